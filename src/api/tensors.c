@@ -7,45 +7,9 @@
 #include "api/fields.h"
 #include "api/json.h"
 #include "core/mem.h"
+#include "utils/base64.h"
 
 enum { MAX_TENSORS = 1 << 16, MAX_DIMS = 8 };
-
-// --- base64 ---
-
-static int digit(char c)
-{
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-int msgl__base64_decode(const char *text, size_t len, msgl_strbuf *out)
-{
-    enum { BLOCK = 3 << 12 };
-    unsigned char block[BLOCK];
-    size_t n = 0;
-    uint32_t bits = 0;
-    int have = 0, rc = 0;
-    const bool padded = len % 4 == 0;
-    for (int i = 0; i < 2 && len > 0 && padded && text[len - 1] == '='; i++) len--;
-    if (len % 4 == 1) return MSGL_EINVAL;
-    for (size_t i = 0; i < len && rc == 0; i++) {
-        const int d = digit(text[i]);
-        if (d < 0) return MSGL_EINVAL;
-        bits = bits << 6 | (uint32_t)d;
-        have += 6;
-        if (have < 8) continue;
-        have -= 8;
-        block[n++] = (unsigned char)(bits >> have);
-        if (n < BLOCK) continue;
-        rc = msgl__strbuf_add(out, (const char *)block, n);
-        n = 0;
-    }
-    return rc == 0 ? msgl__strbuf_add(out, (const char *)block, n) : rc;
-}
-
-// --- tensors ---
 
 // One of the array, read.
 typedef struct tensor {
@@ -112,6 +76,18 @@ static int read_tensor(const json_t *o, size_t index, tensor *t, msgl_api_error 
     return 0;
 }
 
+// Appends the bytes of a base64 text. MSGL_EINVAL: it is none; MSGL_ENOMEM, MSGL_ELIMIT.
+static int put_decoded(const char *text, size_t len, msgl_strbuf *out)
+{
+    const int rc = msgl__strbuf_reserve(out, len / 4 * 3 + 2);
+    if (rc != 0) return rc;
+    const size_t n = msgl__base64_decode(text, len, (unsigned char *)out->data + out->len);
+    if (n == SIZE_MAX) return MSGL_EINVAL;
+    out->len += n;
+    out->data[out->len] = '\0';
+    return 0;
+}
+
 // "NAME":{"dtype":...,"shape":[...],"data_offsets":[at, at + bytes]}
 static int put_entry(const tensor *t, size_t at, msgl_strbuf *out)
 {
@@ -171,7 +147,7 @@ static int put_list(const json_t *list, msgl_strbuf *out, msgl_api_error *e)
         if (rc == 0) rc = read_tensor(o, i, &t, e);
         if (rc != 0) return rc;
         const size_t before = out->len;
-        const int decoded = msgl__base64_decode(t.data, t.len, out);
+        const int decoded = put_decoded(t.data, t.len, out);
         if (decoded == MSGL_EINVAL) return bad(i, "has 'data' that is no base64", e);
         rc = memory(decoded, e);
         if (rc == 0 && out->len - before != t.bytes) {
@@ -195,7 +171,7 @@ int msgl__tensors_file(const json_t *o, msgl_strbuf *out, msgl_api_error *e)
     }
     if (list != NULL) return put_list(list, out, e);
     if (!json_is_string(file)) return msgl__field_bad(e, "safetensors", "must be a string");
-    const int rc = msgl__base64_decode(json_string_value(file), json_string_length(file), out);
+    const int rc = put_decoded(json_string_value(file), json_string_length(file), out);
     if (rc == MSGL_EINVAL) return msgl__field_bad(e, "safetensors", "must be a file in base64");
     return memory(rc, e);
 }

@@ -15,8 +15,4 @@
 // looked at.
 int msgl__tensors_file(const json_t *o, msgl_strbuf *out, msgl_api_error *e);
 
-// Appends the bytes of a base64 text (RFC 4648, with or without the '=' behind it, no blanks).
-// MSGL_EINVAL: it is none; MSGL_ENOMEM, MSGL_ELIMIT.
-int msgl__base64_decode(const char *text, size_t len, msgl_strbuf *out);
-
 #endif

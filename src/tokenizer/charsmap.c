@@ -4,6 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "utils/base64.h"
+
 enum {
     MAX_BYTES = 16 << 20,  // decoded; published ones have 0.3 MB
     MAX_REPLACEMENT = 256, // bytes, so that a text cannot grow without bound
@@ -18,33 +20,6 @@ struct msgl_charsmap {
     unsigned char data[];
 };
 
-static int digit_of(char c)
-{
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-// Returns the bytes written, or SIZE_MAX where the text is not base64 with its padding.
-static size_t decode(const char *p, size_t n, unsigned char *out)
-{
-    size_t used = 0;
-    if (n % 4 != 0) return SIZE_MAX;
-    for (size_t i = 0; i < n; i += 4) {
-        const bool last = i + 4 == n;
-        const int pads = !last || p[i + 3] != '=' ? 0 : p[i + 2] == '=' ? 2 : 1;
-        uint32_t v = 0;
-        for (int k = 0; k < 4; k++) {
-            const int d = k >= 4 - pads ? 0 : digit_of(p[i + (size_t)k]);
-            if (d < 0) return SIZE_MAX;
-            v = v << 6 | (uint32_t)d;
-        }
-        for (int k = 0; k < 3 - pads; k++) out[used++] = (unsigned char)(v >> (16 - 8 * k));
-    }
-    return used;
-}
-
 static uint32_t le32(const unsigned char *p)
 {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -57,9 +32,9 @@ int msgl__charsmap_load(const char *base64, size_t n, const char *where, msgl_ch
         return msgl__err_set(err, MSGL_ELIMIT, "%s.precompiled_charsmap: %zu bytes; at most %d",
                              where, n / 4 * 3, MAX_BYTES);
     }
-    msgl_charsmap *m = msgl__malloc(sizeof *m + n / 4 * 3 + 4);
+    msgl_charsmap *m = msgl__malloc(sizeof *m + n / 4 * 3 + 2);
     if (m == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    const size_t bytes = decode(base64, n, m->data);
+    const size_t bytes = n % 4 == 0 ? msgl__base64_decode(base64, n, m->data) : SIZE_MAX;
     const size_t trie = bytes != SIZE_MAX && bytes > 4 ? le32(m->data) : 0;
     if (trie == 0 || trie % 4 != 0 || trie > bytes - 4 || trie == bytes - 4 ||
         m->data[bytes - 1] != '\0') {
@@ -107,7 +82,7 @@ static const char *replacement(const msgl_charsmap *m, const char *p, size_t n, 
         if ((u & 0x100) == 0) continue;
         const uint32_t value = unit(m, at) & 0x7fffffff;
         if (value >= m->num_text) return NULL;
-        *len = strlen(m->text + value);
+        *len = strnlen(m->text + value, MAX_REPLACEMENT + 1);
         return *len <= MAX_REPLACEMENT && msgl__utf8_valid(m->text + value, *len) == *len
                    ? m->text + value
                    : NULL;

@@ -9,6 +9,7 @@
 #include "tokenizer/build.h"
 #include "tokenizer/load.h"
 #include "tokenizer/load_gguf.h"
+#include "utils/base64.h"
 #include "utils/json.h"
 
 #define FILE_NAME "tiktoken.model"
@@ -57,31 +58,13 @@ static bool next_line(lines *l)
     return false;
 }
 
-static int digit_of(char c)
-{
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-// p[0, n) of base64 (RFC 4648, with padding) as bytes; how many, 0: it is none, or of more than
-// MAX_TOKEN bytes.
+// p[0, n) of base64, with padding, as bytes; how many, 0: it is none, or of more than MAX_TOKEN
+// bytes.
 static size_t decode(const char *p, size_t n, uint8_t out[MAX_TOKEN])
 {
-    if (n == 0 || n % 4 != 0 || n / 4 * 3 > MAX_TOKEN) return 0;
-    const size_t pads = p[n - 1] != '=' ? 0 : p[n - 2] != '=' ? 1 : 2;
-    size_t len = 0;
-    for (size_t i = 0; i < n; i += 4) {
-        uint32_t bits = 0;
-        for (size_t k = 0; k < 4; k++) {
-            const int digit = i + k < n - pads ? digit_of(p[i + k]) : 0;
-            if (digit < 0) return 0;
-            bits = bits << 6 | (uint32_t)digit;
-        }
-        for (int shift = 16; shift >= 0; shift -= 8) out[len++] = (uint8_t)(bits >> shift);
-    }
-    return len - pads;
+    if (n % 4 != 0 || n / 4 * 3 > MAX_TOKEN) return 0;
+    const size_t len = msgl__base64_decode(p, n, out);
+    return len == SIZE_MAX ? 0 : len;
 }
 
 static int bad_line(const lines *l, msgl_err *err)

@@ -12,7 +12,6 @@
 
 #include <cmocka.h>
 
-#include "api/tensors.h"
 #include "core/attributes.h"
 #include "server/fixture.h"
 
@@ -268,42 +267,13 @@ static void test_refused(void **state)
     server_close(&s);
 }
 
-static void test_base64(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text, *bytes;
-        size_t n;
-        int rc;
-    } cases[] = {{"", "", 0, 0},
-                 {"TQ==", "M", 1, 0},
-                 {"TWE", "Ma", 2, 0},
-                 {"TWFu", "Man", 3, 0},
-                 {"+/+/", "\xfb\xff\xbf", 3, 0},
-                 {"T", "", 0, MSGL_EINVAL},
-                 {"TWF=u", "", 0, MSGL_EINVAL},
-                 {"TW u", "", 0, MSGL_EINVAL},
-                 {"====", "", 0, MSGL_EINVAL}};
-    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
-        msgl_strbuf out;
-        msgl__strbuf_init(&out, 1 << 20);
-        assert_int_equal(msgl__base64_decode(cases[i].text, strlen(cases[i].text), &out),
-                         cases[i].rc);
-        if (cases[i].rc == 0) {
-            assert_int_equal(out.len, cases[i].n);
-            assert_memory_equal(msgl__strbuf_str(&out), cases[i].bytes, cases[i].n);
-        }
-        msgl__strbuf_free(&out);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_update),  cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_pause),   cmocka_unit_test(test_asleep),
-        cmocka_unit_test(test_tensors), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_base64),  cmocka_unit_test(test_engine_ends),
+        cmocka_unit_test(test_update),      cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_pause),       cmocka_unit_test(test_asleep),
+        cmocka_unit_test(test_tensors),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_engine_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
