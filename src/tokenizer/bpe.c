@@ -9,19 +9,11 @@
 
 #include <string.h>
 
+#include "tokenizer/workspace.h"
+
 #define SHORT 48  // symbols that the array version takes
 #define GONE (-2) // id of a symbol that was merged into its left neighbour
 #define NO_RANK UINT32_MAX
-
-static int push(const msgl_tok_ws *ws, msgl_ids *out, int32_t id)
-{
-    if (out->len >= ws->id_limit) return MSGL_ELIMIT;
-    if (out->len < out->cap) {
-        out->data[out->len++] = id;
-        return 0;
-    }
-    return msgl__ids_push(out, id);
-}
 
 // ---- first symbols ----
 
@@ -217,12 +209,12 @@ static int merge_piece(const msgl_bpe *bpe, msgl_tok_ws *ws, const char *p, size
     if (rc != 0) return rc;
     if (s.small != NULL) {
         const size_t m = merge_short(bpe, small, s.n);
-        for (size_t i = 0; i < m && rc == 0; i++) rc = push(ws, out, small[i]);
+        for (size_t i = 0; i < m && rc == 0; i++) rc = msgl__ws_push(ws, out, small[i]);
         return rc;
     }
     rc = merge_long(bpe, ws, s.n);
     for (size_t i = 0; i < s.n && rc == 0; i++) {
-        if (ws->symbols[i].id != GONE) rc = push(ws, out, ws->symbols[i].id);
+        if (ws->symbols[i].id != GONE) rc = msgl__ws_push(ws, out, ws->symbols[i].id);
     }
     return rc;
 }
@@ -253,14 +245,15 @@ static int encode_piece(const msgl_bpe *bpe, msgl_tok_ws *ws, const char *p, siz
     const msgl_strset *set = bpe->byte_mode ? &bpe->bytes : &bpe->vocab;
     const int32_t id = msgl__strset_find(set, p, n, head, hash);
     if (id >= 0) {
-        if (ignore_merges && !(ws->guard != NULL && ws->guard[id])) return push(ws, out, id);
-        if (is_whole(bpe, ws, p, n, id)) return push(ws, out, id);
+        if (ignore_merges && !(ws->guard != NULL && ws->guard[id]))
+            return msgl__ws_push(ws, out, id);
+        if (is_whole(bpe, ws, p, n, id)) return msgl__ws_push(ws, out, id);
     }
     if (n > MSGL_CACHE_KEY) return merge_piece(bpe, ws, p, n, out);
     msgl_cache_entry *e = &ws->cache[hash >> (64 - MSGL_CACHE_BITS)];
     int rc = 0;
     if (e->klen == n && memcmp(e->key, p, n) == 0) {
-        for (size_t i = 0; i < e->n && rc == 0; i++) rc = push(ws, out, e->ids[i]);
+        for (size_t i = 0; i < e->n && rc == 0; i++) rc = msgl__ws_push(ws, out, e->ids[i]);
         return rc;
     }
     const size_t start = out->len;
@@ -290,7 +283,7 @@ int msgl__bpe_encode(const msgl_bpe *bpe, msgl_tok_ws *ws, const char *p, size_t
     if (!bpe->word_split) return encode_piece(bpe, ws, p, n, bpe->ignore_merges, out);
     if (bpe->ignore_merges) {
         const int32_t id = msgl__strset_get(&bpe->vocab, p, n);
-        if (id >= 0 && !(ws->guard != NULL && ws->guard[id])) return push(ws, out, id);
+        if (id >= 0 && !(ws->guard != NULL && ws->guard[id])) return msgl__ws_push(ws, out, id);
     }
     int rc = 0;
     for (size_t i = 0, end; i < n && rc == 0; i = end) {

@@ -10,6 +10,7 @@
 #include "tokenizer/bpe.h"
 #include "tokenizer/unigram.h"
 #include "tokenizer/wordpiece.h"
+#include "tokenizer/workspace.h"
 
 int msgl__ids_push(msgl_ids *v, int32_t id)
 {
@@ -25,11 +26,6 @@ void msgl__ids_free(msgl_ids *v)
 {
     msgl__free(v->data);
     *v = (msgl_ids){0};
-}
-
-static int add_id(const msgl_tok_ws *ws, msgl_ids *out, int32_t id)
-{
-    return out->len >= ws->id_limit ? MSGL_ELIMIT : msgl__ids_push(out, id);
 }
 
 static int encode_piece(const msgl_tokenizer *t, msgl_tok_ws *ws, const char *p, size_t n,
@@ -97,7 +93,7 @@ static int encode_chunk(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text
     while (rc == 0 && msgl__matcher_next(&t->normed, t->uni, &text, trust, &it, &s)) {
         if (s.start >= s.end) continue;
         if (s.id >= 0) {
-            rc = add_id(ws, out, s.id);
+            rc = msgl__ws_push(ws, out, s.id);
             continue;
         }
         const msgl_text part = {text.p + s.start, text.tags == NULL ? NULL : text.tags + s.start,
@@ -120,7 +116,7 @@ static int encode_text(const msgl_tokenizer *t, msgl_tok_ws *ws, const char *tex
     while (rc == 0 && msgl__matcher_next(&t->raw, t->uni, &whole, &trust, &it, &s)) {
         if (s.start >= s.end) continue;
         if (s.id >= 0) {
-            rc = add_id(ws, out, s.id);
+            rc = msgl__ws_push(ws, out, s.id);
         } else {
             msgl_trust part = trust;
             part.base = s.start;
@@ -152,10 +148,10 @@ static int post_process(const msgl_tokenizer *t, const msgl_tok_ws *ws, int add_
     int rc = 0;
     for (size_t i = 0; i < t->num_post && rc == 0; i++) {
         if (t->post[i] != MSGL_POST_SEQUENCE) {
-            if (add_special) rc = add_id(ws, out, t->post[i]);
+            if (add_special) rc = msgl__ws_push(ws, out, t->post[i]);
             continue;
         }
-        for (size_t k = 0; k < n && rc == 0; k++) rc = add_id(ws, out, ids[k]);
+        for (size_t k = 0; k < n && rc == 0; k++) rc = msgl__ws_push(ws, out, ids[k]);
     }
     msgl__free(ids);
     return rc;
@@ -221,11 +217,6 @@ int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len
     if (rc != 0) out->len = start;
     msgl__ws_give(t, ws);
     return rc;
-}
-
-bool msgl__tokenizer_pairs(const msgl_tokenizer *t)
-{
-    return t->post_pair != NULL;
 }
 
 // The template of pairs around ids[0, first) and ids[first, n) into *out.

@@ -7,7 +7,6 @@
 #ifndef MSGL_TOKENIZER_TOKENIZER_H
 #define MSGL_TOKENIZER_TOKENIZER_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -56,7 +55,6 @@ int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len
 int msgl__tokenizer_encode_pair(const msgl_tokenizer *t, const char *a, size_t a_len, const char *b,
                                 size_t b_len, const msgl_encode_opts *opts, msgl_ids *out,
                                 size_t *pair_from, msgl_err *err);
-bool msgl__tokenizer_pairs(const msgl_tokenizer *t); // whether the file says that
 
 // Appends the text of ids[0, n). As `tokenizers`' decode(skip_special_tokens): bytes that are not
 // UTF-8 become U+FFFD. Ids out of range are MSGL_EINVAL.

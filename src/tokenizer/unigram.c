@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tokenizer/workspace.h"
+
 static const double UNKNOWN_PENALTY = 10; // below the lowest score, as in SentencePiece
 
 typedef struct piece {
@@ -133,11 +135,6 @@ static void offer_tokens(const msgl_tokenizer *t, const msgl_tok_ws *ws, const c
     if (!single) offer(&ws->lattice[at + one], so_far + u->unk_score, at, u->unk);
 }
 
-static int push(const msgl_tok_ws *ws, msgl_ids *out, int32_t id)
-{
-    return out->len >= ws->id_limit ? MSGL_ELIMIT : msgl__ids_push(out, id);
-}
-
 // A run of characters that are no tokens.
 static int push_unknown(const msgl_tokenizer *t, const msgl_tok_ws *ws, const char *p, size_t n,
                         msgl_ids *out)
@@ -145,9 +142,10 @@ static int push_unknown(const msgl_tokenizer *t, const msgl_tok_ws *ws, const ch
     const msgl_unigram *u = &t->unigram;
     bool all = u->byte_fallback;
     for (size_t i = 0; i < n && all; i++) all = u->bytes[(unsigned char)p[i]] >= 0;
-    if (!all) return push(ws, out, u->unk);
+    if (!all) return msgl__ws_push(ws, out, u->unk);
     int rc = 0;
-    for (size_t i = 0; i < n && rc == 0; i++) rc = push(ws, out, u->bytes[(unsigned char)p[i]]);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = msgl__ws_push(ws, out, u->bytes[(unsigned char)p[i]]);
     return rc;
 }
 
@@ -184,7 +182,7 @@ int msgl__unigram_encode(const msgl_tokenizer *t, msgl_tok_ws *ws, const char *p
     for (size_t i = 0; i < n && rc == 0;) {
         size_t end = nodes[i].start;
         if (nodes[i].id != t->unigram.unk) {
-            rc = push(ws, out, nodes[i].id);
+            rc = msgl__ws_push(ws, out, nodes[i].id);
         } else {
             while (end < n && nodes[end].id == t->unigram.unk) end = nodes[end].start;
             rc = push_unknown(t, ws, p + i, end - i, out);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "tokenizer/workspace.h"
+
 static bool goes_on(const char *p, size_t n, const msgl_tok_str *prefix)
 {
     return n > prefix->n && memcmp(p, prefix->p, prefix->n) == 0;
@@ -46,11 +48,6 @@ static int32_t longest(const msgl_wordpiece *w, const msgl_strset *set, const ms
     return -1;
 }
 
-static int push(const msgl_tok_ws *ws, msgl_ids *out, int32_t id)
-{
-    return out->len >= ws->id_limit ? MSGL_ELIMIT : msgl__ids_push(out, id);
-}
-
 static bool too_long(const msgl_wordpiece *w, const char *p, size_t n)
 {
     size_t chars = 0;
@@ -65,14 +62,14 @@ int msgl__wordpiece_encode(const msgl_tokenizer *t, msgl_tok_ws *ws, const char 
     const msgl_wordpiece *w = &t->wordpiece;
     const size_t start = out->len;
     int rc = 0;
-    if (too_long(w, p, n)) return push(ws, out, w->unk);
+    if (too_long(w, p, n)) return msgl__ws_push(ws, out, w->unk);
     for (size_t i = 0, len = 0; i < n && rc == 0; i += len) {
         const int32_t id = longest(w, i == 0 ? &t->bpe.vocab : &w->tails, ws, p + i, n - i, &len);
         if (id < 0) {
             out->len = start;
-            return push(ws, out, w->unk);
+            return msgl__ws_push(ws, out, w->unk);
         }
-        rc = push(ws, out, id);
+        rc = msgl__ws_push(ws, out, id);
     }
     return rc;
 }

@@ -27,6 +27,15 @@ static inline size_t msgl__ws_buf_limit(size_t len)
     return 64 * len + 65536;
 }
 
+// One more id of what the call makes. 0, MSGL_ENOMEM, or MSGL_ELIMIT past ws->id_limit.
+static inline int msgl__ws_push(const msgl_tok_ws *ws, msgl_ids *out, int32_t id)
+{
+    if (out->len >= ws->id_limit) return MSGL_ELIMIT;
+    if (out->len == out->cap) return msgl__ids_push(out, id);
+    out->data[out->len++] = id;
+    return 0;
+}
+
 // A buffer that neither holds `in` nor is held, emptied.
 msgl_tok_buf *msgl__ws_other(msgl_tok_ws *ws, const msgl_text *in);
 // Room for `extra` more bytes. 0, MSGL_ENOMEM, or MSGL_ELIMIT past ws->buf_limit.
