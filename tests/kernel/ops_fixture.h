@@ -51,7 +51,8 @@ static inline int teardown(void **state)
     return 0;
 }
 
-// Runs `f` for each level; the caller compares with its oracle and with the first level's bits.
+// Runs what follows for each level; the caller compares with its oracle and with the first level's
+// bits.
 #define FOR_LEVELS(fix, k)                                                                         \
     for (const msgl_kernels *k = (fix)->kernels; k <= &(fix)->kernels[(fix)->top]; k++)
 

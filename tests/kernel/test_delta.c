@@ -15,11 +15,7 @@
 
 #include <cmocka.h>
 
-#include "core/attributes.h"
-#include "kernel/kernel.h"
-#include "utils/random.h"
-
-enum { STATES = 16, MAX_PARTS = 4, MAX_SAVES = 4 };
+#include "states_fixture.h"
 
 struct layer {
     int k_heads, v_heads, k_dim, v_dim;
@@ -32,15 +28,6 @@ struct layer {
 struct request {
     int len;
     float *qkv, *z, *a, *b;
-};
-
-struct fixture {
-    msgl_cpu_level top;
-    msgl_kernels kernels[MSGL_CPU_MAX_LEVELS];
-    msgl_pool *one, *two;
-    msgl_exec exec;
-    const msgl_kernels *k;
-    uint64_t rng;
 };
 
 static int channels(const struct layer *l)
@@ -56,38 +43,6 @@ static size_t matrix(const struct layer *l) // elements
 static int decays(const struct layer *l)
 {
     return l->kda ? l->v_heads * l->k_dim : l->v_heads;
-}
-
-static int setup(void **state)
-{
-    struct fixture *f = calloc(1, sizeof *f);
-    f->top = msgl__cpu_level_detect();
-    for (int level = 0; level <= f->top; level++) {
-        msgl__kernels_init_cpu(&f->kernels[level], level);
-    }
-    msgl_err err;
-    if (msgl__pool_create(1, &f->one, &err) != 0 || msgl__pool_create(2, &f->two, &err) != 0)
-        return -1;
-    f->exec.pool = f->two;
-    f->k = &f->kernels[f->top];
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-    msgl__pool_destroy(f->one);
-    msgl__pool_destroy(f->two);
-    free(f);
-    return 0;
-}
-
-static float *uniform(uint64_t *rng, float low, float high, size_t n)
-{
-    float *p = malloc(n * sizeof *p);
-    for (size_t i = 0; i < n; i++) p[i] = low + (high - low) * msgl__random_unit(rng);
-    return p;
 }
 
 static size_t sized(int a, int b)
@@ -106,8 +61,7 @@ static struct layer layer_of(uint64_t *rng, int k_heads, int v_heads, int k_dim,
     l.dt_bias = uniform(rng, -6, 1, (size_t)decays(&l));
     l.norm = uniform(rng, 0.5f, 1.5f, (size_t)v_dim);
     l.stride = (matrix(&l) + sized(channels(&l), 4) + 5) * sizeof(float);
-    l.states = malloc(l.stride * STATES);
-    memset(l.states, 0xff, l.stride * STATES);
+    l.states = states_new(l.stride);
     return l;
 }
 
@@ -141,13 +95,6 @@ static const float *state_of(const struct layer *l, int state)
     return (const float *)(l->states + (size_t)state * l->stride);
 }
 
-// Tokens [begin, end) of a request; r NULL: padding.
-struct part {
-    const struct request *r;
-    int begin, end, from, to, num_saves;
-    msgl_kept_state saves[MAX_SAVES];
-};
-
 static void copy_rows(float *to, size_t ld, const float *from, int columns, int rows)
 {
     for (int t = 0; t < rows; t++) {
@@ -159,17 +106,9 @@ static void copy_rows(float *to, size_t ld, const float *from, int columns, int 
 // apart with NaN between them.
 static float *run(struct fixture *f, const struct layer *l, const struct part *parts, int n)
 {
-    int32_t cu[MAX_PARTS + 1] = {0}, lens[MAX_PARTS], from[MAX_PARTS], to[MAX_PARTS];
-    int32_t save_start[MAX_PARTS + 1] = {0};
-    msgl_kept_state saves[MAX_PARTS * MAX_SAVES];
-    for (int i = 0; i < n; i++) {
-        const struct part *p = &parts[i];
-        cu[i + 1] = cu[i] + p->end - p->begin;
-        lens[i] = p->end, from[i] = p->from, to[i] = p->to;
-        memcpy(saves + save_start[i], p->saves, (size_t)p->num_saves * sizeof *saves);
-        save_start[i + 1] = save_start[i] + p->num_saves;
-    }
-    const int wide = l->v_heads * l->v_dim, rows = cu[n];
+    struct parts p;
+    const msgl_states io = parts_lay(&p, parts, n, l->states, l->stride);
+    const int wide = l->v_heads * l->v_dim, rows = p.cu[n];
     const size_t ld = (size_t)(channels(l) + wide + decays(l) + l->v_heads + 3),
                  ld_out = (size_t)wide + 3;
     float *in = malloc((size_t)rows * ld * sizeof *in), *out = malloc((size_t)rows * ld_out * 4);
@@ -177,46 +116,38 @@ static float *run(struct fixture *f, const struct layer *l, const struct part *p
     memset(out, 0xff, (size_t)rows * ld_out * sizeof *out);
     float *z = in + channels(l), *a = z + wide, *b = a + decays(l);
     for (int i = 0; i < n; i++) {
-        const struct part *p = &parts[i];
-        if (p->r == NULL) continue;
-        const size_t at = (size_t)cu[i] * ld;
-        const int count = p->end - p->begin;
-        copy_rows(in + at, ld, p->r->qkv + sized(p->begin, channels(l)), channels(l), count);
-        copy_rows(z + at, ld, p->r->z + sized(p->begin, wide), wide, count);
-        copy_rows(a + at, ld, p->r->a + sized(p->begin, decays(l)), decays(l), count);
-        copy_rows(b + at, ld, p->r->b + sized(p->begin, l->v_heads), l->v_heads, count);
+        const struct part *part = &parts[i];
+        const struct request *r = part->r;
+        if (r == NULL) continue;
+        const size_t at = (size_t)p.cu[i] * ld;
+        const int begin = part->begin, count = part->end - begin;
+        copy_rows(in + at, ld, r->qkv + sized(begin, channels(l)), channels(l), count);
+        copy_rows(z + at, ld, r->z + sized(begin, wide), wide, count);
+        copy_rows(a + at, ld, r->a + sized(begin, decays(l)), decays(l), count);
+        copy_rows(b + at, ld, r->b + sized(begin, l->v_heads), l->v_heads, count);
     }
-    const msgl_seqs seqs = {.phase = MSGL_PREFILL,
-                            .size = n,
-                            .num_tokens = rows,
-                            .cu_seqlens_q = cu,
-                            .seqlens_k = lens};
-    const msgl_delta_call call = {
-        .io = {.seqs = &seqs,
-               .base = l->states,
-               .stride = l->stride,
-               .at = {.from = from, .to = to, .saves = saves, .save_start = save_start}},
-        .k_heads = l->k_heads,
-        .v_heads = l->v_heads,
-        .k_dim = l->k_dim,
-        .v_dim = l->v_dim,
-        .qkv = in,
-        .ld_qkv = ld,
-        .z = z,
-        .ld_z = ld,
-        .a = a,
-        .b = b,
-        .ld_a = ld,
-        .ld_b = ld,
-        .by_channel = l->kda,
-        .sigmoid_gate = l->kda,
-        .out = out,
-        .ld_out = ld_out,
-        .conv = l->conv,
-        .a_log = l->a_log,
-        .dt_bias = l->dt_bias,
-        .norm = l->norm,
-        .norm_eps = 1e-6f};
+    const msgl_delta_call call = {.io = io,
+                                  .k_heads = l->k_heads,
+                                  .v_heads = l->v_heads,
+                                  .k_dim = l->k_dim,
+                                  .v_dim = l->v_dim,
+                                  .qkv = in,
+                                  .ld_qkv = ld,
+                                  .z = z,
+                                  .ld_z = ld,
+                                  .a = a,
+                                  .b = b,
+                                  .ld_a = ld,
+                                  .ld_b = ld,
+                                  .by_channel = l->kda,
+                                  .sigmoid_gate = l->kda,
+                                  .out = out,
+                                  .ld_out = ld_out,
+                                  .conv = l->conv,
+                                  .a_log = l->a_log,
+                                  .dt_bias = l->dt_bias,
+                                  .norm = l->norm,
+                                  .norm_eps = 1e-6f};
     assert_int_equal(f->k->delta.scratch_size(&call), 0);
     f->k->delta.run(&f->exec, &call);
     assert_int_equal(f->exec.status, 0);

@@ -11,57 +11,26 @@
 
 #include <cmocka.h>
 
-#include "core/attributes.h"
-#include "kernel/kernel.h"
-#include "utils/random.h"
-
-typedef struct fixture {
-    msgl_cpu_level top;
-    msgl_kernels kernels[MSGL_CPU_MAX_LEVELS];
-    msgl_exec exec;
-    uint64_t rng;
-} fixture;
-
-static void open_fixture(fixture *f)
-{
-    msgl_err err = {0};
-    *f = (fixture){.top = msgl__cpu_level_detect(), .rng = 7};
-    for (int level = 0; level <= (int)f->top; level++) {
-        msgl__kernels_init_cpu(&f->kernels[level], (msgl_cpu_level)level);
-    }
-    assert_int_equal(msgl__pool_create(2, &f->exec.pool, &err), 0);
-}
-
-static void close_fixture(fixture *f)
-{
-    msgl__pool_destroy(f->exec.pool);
-}
-
-// Uniform in [-scale, scale].
-static void fill(fixture *f, float *p, size_t n, float scale)
-{
-    for (size_t i = 0; i < n; i++) p[i] = (2 * msgl__random_unit(&f->rng) - 1) * scale;
-}
+#include "ops_fixture.h"
 
 // V of other dimensions than K, normed on its way to the pool; and queries alone, which leave the
-// pool as it is.
+// pools and what stands behind them as they are.
 static void test_rope_apart(void **state)
 {
-    (void)state;
-    fixture f;
-    open_fixture(&f);
+    struct fixture *f = *state;
     enum { TOKENS = 5, Q = 4, KV = 2, DIM = 24, V = 40, HALF = 4, LD = Q * DIM + KV * (DIM + V) };
     static float in[TOKENS * LD], got[TOKENS * LD], table[TOKENS * 2 * HALF];
-    static float k_pool[TOKENS * KV * DIM], v_pool[TOKENS * KV * V], before[TOKENS * KV * V];
+    static float k_pool[TOKENS * KV * DIM], v_pool[TOKENS * KV * V];
+    static float whole[TOKENS * LD], first[TOKENS * KV * V];
     float qw[DIM], kw[DIM], vw[V];
     const int32_t slots[TOKENS] = {3, 0, 4, 1, 2};
-    fill(&f, in, MSGL_COUNT(in), 2);
-    fill(&f, table, MSGL_COUNT(table), 1);
-    fill(&f, qw, DIM, 1);
-    fill(&f, kw, DIM, 1);
-    fill(&f, vw, V, 1);
-    for (int level = 0; level <= (int)f.top; level++) {
-        const msgl_kernels *k = &f.kernels[level];
+    fill(f, in, MSGL_COUNT(in), 2);
+    fill(f, table, MSGL_COUNT(table), 1);
+    fill(f, qw, DIM, 1);
+    fill(f, kw, DIM, 1);
+    fill(f, vw, V, 1);
+    FOR_LEVELS(f, k)
+    {
         msgl_rope_call call = {.qkv = got,
                                .ld = LD,
                                .tokens = TOKENS,
@@ -80,7 +49,7 @@ static void test_rope_apart(void **state)
                                .v_pool = v_pool,
                                .slots = slots};
         memcpy(got, in, sizeof in);
-        k->rope.qk_norm_rope_store(&f.exec, &call);
+        k->rope.qk_norm_rope_store(&f->exec, &call);
         for (int t = 0; t < TOKENS; t++) {
             const float *key = got + t * LD + Q * DIM;
             assert_memory_equal(k_pool + slots[t] * KV * DIM, key, KV * DIM * sizeof *key);
@@ -95,46 +64,48 @@ static void test_rope_apart(void **state)
                 }
             }
         }
-        memcpy(before, v_pool, sizeof before);
-        float queries[Q * DIM];
-        memcpy(queries, got, sizeof queries);
+        if (k == f->kernels) memcpy(first, v_pool, sizeof first);
+        assert_memory_equal(v_pool, first, sizeof first);
+        memcpy(whole, got, sizeof whole);
         memcpy(got, in, sizeof in);
+        memset(k_pool, 0xff, sizeof k_pool);
+        memset(v_pool, 0xff, sizeof v_pool);
         call.num_kv_heads = 0;
-        k->rope.qk_norm_rope_store(&f.exec, &call);
-        assert_memory_equal(got, queries, sizeof queries);
-        assert_memory_equal(got + Q * DIM, in + Q * DIM, sizeof *in * (LD - Q * DIM));
-        assert_memory_equal(v_pool, before, sizeof before);
+        k->rope.qk_norm_rope_store(&f->exec, &call);
+        for (int t = 0; t < TOKENS; t++) {
+            const size_t row = (size_t)t * LD, rest = row + Q * DIM;
+            assert_memory_equal(got + row, whole + row, Q * DIM * sizeof *got);
+            assert_memory_equal(got + rest, in + rest, (LD - Q * DIM) * sizeof *got);
+        }
+        for (size_t i = 0; i < MSGL_COUNT(k_pool); i++) assert_true(isnan(k_pool[i]));
+        for (size_t i = 0; i < MSGL_COUNT(v_pool); i++) assert_true(isnan(v_pool[i]));
     }
-    close_fixture(&f);
 }
 
 // As gate, which has both beside each other.
 static void test_gate_by(void **state)
 {
-    (void)state;
-    fixture f;
-    open_fixture(&f);
+    struct fixture *f = *state;
     enum { ROWS = 9, DIM = 45, LD = 3 * DIM };
     static float by[ROWS * LD], p[ROWS * DIM + 1], both[ROWS * 2 * DIM], want[ROWS * DIM];
-    fill(&f, by, MSGL_COUNT(by), 3);
-    fill(&f, both, MSGL_COUNT(both), 5);
+    fill(f, by, MSGL_COUNT(by), 3);
+    fill(f, both, MSGL_COUNT(both), 5);
     for (int r = 0; r < ROWS; r++) {
         memcpy(both + r * 2 * DIM + DIM, by + r * LD + DIM, DIM * sizeof *by);
     }
-    for (int level = 0; level <= (int)f.top; level++) {
-        const msgl_kernels *k = &f.kernels[level];
+    FOR_LEVELS(f, k)
+    {
         for (int a = MSGL_SILU; a <= MSGL_GELU_TANH; a++) {
             for (int r = 0; r < ROWS; r++) {
                 memcpy(p + r * DIM, both + r * 2 * DIM, DIM * sizeof *p);
             }
             p[ROWS * DIM] = 7;
-            k->act.gate_by(&f.exec, (msgl_activation)a, by + DIM, LD, p, ROWS, DIM);
-            k->act.gate(&f.exec, (msgl_activation)a, both, want, ROWS, DIM);
+            k->act.gate_by(&f->exec, (msgl_activation)a, by + DIM, LD, p, ROWS, DIM);
+            k->act.gate(&f->exec, (msgl_activation)a, both, want, ROWS, DIM);
             assert_memory_equal(p, want, sizeof want);
             assert_true(p[ROWS * DIM] == 7);
         }
     }
-    close_fixture(&f);
 }
 
 int main(void)
@@ -143,5 +114,5 @@ int main(void)
         cmocka_unit_test(test_rope_apart),
         cmocka_unit_test(test_gate_by),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

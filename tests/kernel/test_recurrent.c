@@ -14,20 +14,9 @@
 
 #include <cmocka.h>
 
-#include "core/attributes.h"
-#include "kernel/kernel.h"
-#include "utils/random.h"
+#include "states_fixture.h"
 
-enum { STATES = 16, MAX_PARTS = 4, MAX_SAVES = 4, GAP = 3 };
-
-struct fixture {
-    msgl_cpu_level top;
-    msgl_kernels kernels[MSGL_CPU_MAX_LEVELS];
-    msgl_pool *one, *two;
-    msgl_exec exec;
-    const msgl_kernels *k;
-    uint64_t rng;
-};
+enum { GAP = 3 };
 
 // A layer of either family: `call` is what a step does not change.
 struct layer {
@@ -45,58 +34,18 @@ struct request {
     float *in; // [len, layer.in]
 };
 
-// Tokens [begin, end) of a request; r NULL: padding.
-struct part {
-    const struct request *r;
-    int begin, end, from, to, num_saves;
-    msgl_kept_state saves[MAX_SAVES];
-};
-
-static int setup(void **state)
-{
-    struct fixture *f = calloc(1, sizeof *f);
-    f->top = msgl__cpu_level_detect();
-    for (int level = 0; level <= f->top; level++) {
-        msgl__kernels_init_cpu(&f->kernels[level], level);
-    }
-    msgl_err err;
-    if (msgl__pool_create(1, &f->one, &err) != 0 || msgl__pool_create(2, &f->two, &err) != 0)
-        return -1;
-    f->exec.pool = f->two;
-    f->k = &f->kernels[f->top];
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-    msgl__pool_destroy(f->one);
-    msgl__pool_destroy(f->two);
-    free(f);
-    return 0;
-}
-
-static float *uniform(uint64_t *rng, float low, float high, int n)
-{
-    float *p = malloc((size_t)n * sizeof *p);
-    for (int i = 0; i < n; i++) p[i] = low + (high - low) * msgl__random_unit(rng);
-    return p;
-}
-
 static void make_states(struct layer *l)
 {
     l->stride = l->bytes + 5 * sizeof(float);
-    l->states = malloc(l->stride * STATES);
-    memset(l->states, 0xff, l->stride * STATES);
+    l->states = states_new(l->stride);
 }
 
 // gates: with before and behind, in front of and behind the inputs of a row.
 static struct layer conv_new(uint64_t *rng, int channels, int taps, bool gates, bool bias)
 {
     struct layer l = {.in = (gates ? 3 : 1) * channels, .out = channels};
-    l.weights[0] = uniform(rng, -1, 1, channels * taps);
-    l.weights[1] = uniform(rng, -1, 1, channels);
+    l.weights[0] = uniform(rng, -1, 1, (size_t)(channels * taps));
+    l.weights[1] = uniform(rng, -1, 1, (size_t)channels);
     l.conv = (msgl_conv_call){.channels = channels,
                               .taps = taps,
                               .weight = l.weights[0],
@@ -111,11 +60,12 @@ static struct layer ssm_new(uint64_t *rng, int heads, int groups, int dim, int s
                             msgl_ssm_norm norm, int norm_groups)
 {
     const int wide = heads * dim;
+    const size_t n = (size_t)heads;
     struct layer l = {.is_ssm = true, .in = 2 * wide + 2 * groups * state + heads, .out = wide};
-    l.weights[0] = uniform(rng, -4, 2.75f, heads);
-    l.weights[1] = uniform(rng, -2, 2, heads);
-    l.weights[2] = uniform(rng, -6, 1, heads);
-    l.weights[3] = uniform(rng, 0.5f, 1.5f, wide);
+    l.weights[0] = uniform(rng, -4, 2.75f, n);
+    l.weights[1] = uniform(rng, -2, 2, n);
+    l.weights[2] = uniform(rng, -6, 1, n);
+    l.weights[3] = uniform(rng, 0.5f, 1.5f, (size_t)wide);
     l.ssm = (msgl_ssm_call){.heads = heads,
                             .groups = groups,
                             .head_dim = dim,
@@ -144,7 +94,7 @@ static void layer_free(struct layer *l)
 
 static struct request request_new(uint64_t *rng, const struct layer *l, int len)
 {
-    return (struct request){.len = len, .in = uniform(rng, -2, 2, len * l->in)};
+    return (struct request){.len = len, .in = uniform(rng, -2, 2, (size_t)(len * l->in))};
 }
 
 static const char *state_of(const struct layer *l, int state)
@@ -176,37 +126,20 @@ static void call(struct fixture *f, const struct layer *l, const msgl_states *io
 // NaN between them.
 static float *run(struct fixture *f, const struct layer *l, const struct part *parts, int n)
 {
-    int32_t cu[MAX_PARTS + 1] = {0}, lens[MAX_PARTS], from[MAX_PARTS], to[MAX_PARTS];
-    int32_t save_start[MAX_PARTS + 1] = {0};
-    msgl_kept_state saves[MAX_PARTS * MAX_SAVES];
-    for (int i = 0; i < n; i++) {
-        const struct part *p = &parts[i];
-        cu[i + 1] = cu[i] + p->end - p->begin;
-        lens[i] = p->end, from[i] = p->from, to[i] = p->to;
-        memcpy(saves + save_start[i], p->saves, (size_t)p->num_saves * sizeof *saves);
-        save_start[i + 1] = save_start[i] + p->num_saves;
-    }
-    const size_t rows = (size_t)cu[n], ld = (size_t)(l->in + GAP), ld_out = (size_t)(l->out + GAP);
+    struct parts p;
+    const msgl_states io = parts_lay(&p, parts, n, l->states, l->stride);
+    const size_t rows = (size_t)p.cu[n], ld = (size_t)(l->in + GAP),
+                 ld_out = (size_t)(l->out + GAP);
     float *in = malloc(rows * ld * sizeof *in), *out = malloc(rows * ld_out * sizeof *out);
     memset(in, 0xff, rows * ld * sizeof *in);
     memset(out, 0xff, rows * ld_out * sizeof *out);
     for (int i = 0; i < n; i++) {
-        const struct part *p = &parts[i];
-        for (int t = p->begin; p->r != NULL && t < p->end; t++) {
-            memcpy(in + (size_t)(cu[i] + t - p->begin) * ld, p->r->in + t * l->in,
+        const struct part *part = &parts[i];
+        for (int t = part->begin; part->r != NULL && t < part->end; t++) {
+            memcpy(in + (size_t)(p.cu[i] + t - part->begin) * ld, part->r->in + t * l->in,
                    (size_t)l->in * sizeof *in);
         }
     }
-    const msgl_seqs seqs = {.phase = MSGL_PREFILL,
-                            .size = n,
-                            .num_tokens = cu[n],
-                            .cu_seqlens_q = cu,
-                            .seqlens_k = lens};
-    const msgl_states io = {
-        .seqs = &seqs,
-        .base = l->states,
-        .stride = l->stride,
-        .at = {.from = from, .to = to, .saves = saves, .save_start = save_start}};
     call(f, l, &io, in, ld, out, ld_out);
     float *got = malloc(rows * (size_t)l->out * sizeof *got);
     for (size_t t = 0; t < rows; t++) {
