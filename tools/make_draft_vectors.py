@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import transformers
-from make_model_vectors import CORRECTION, dump, parse, randomise, write_tokenizer
+from make_model_vectors import corrections_of, dump, parse, randomise, write_tokenizer
 from model_vector_configs import (
     deepseek_v3,
     glm4_moe_lite,
@@ -222,9 +222,8 @@ def save_target(folder, hub, seed, gain=None):
     randomise(model, model.config.tie_word_embeddings, seed, gain or {})
     buffers = {k: v.clone() for k, v in model.named_buffers()}
     model.to(torch.bfloat16)
-    for key, value in buffers.items():  # float32 in files of any dtype
-        if key.endswith(CORRECTION):
-            model.get_submodule(key.rpartition(".")[0]).register_buffer(CORRECTION, value)
+    for key, p in corrections_of(model):  # float32 in files of any dtype
+        p.data = buffers[key]
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(dict(sorted(hub.items())), indent=2) + "\n")
     (folder / "generation_config.json").unlink(missing_ok=True)

@@ -98,7 +98,8 @@ def randomise(model, tied, seed, gain):
     ten tokens. Norms of Gemma up to 3, Qwen3-Next and Qwen3.5 multiply by 1 + weight."""
     gen = torch.Generator().manual_seed(seed)
     kind = model.config.model_type
-    unit = 1 if kind.startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5")) else 0
+    of_units = kind == "gemma" or kind.startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5"))
+    unit = 1 if of_units else 0
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=gen, dtype=torch.float32)
         by_columns = model.config.model_type in ("gpt_oss", "llama4", "llama4_text")

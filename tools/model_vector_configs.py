@@ -5,6 +5,11 @@ import torch
 
 VOCAB = 260  # 256 bytes and 4 special tokens; not a multiple of any vector width
 EOT, IM_START, IM_END, BOS = 256, 257, 258, 259
+# Fields that only Llama's own files have.
+LLAMA_ONLY = ("attention_bias", "mlp_bias", "pretraining_tp")
+# Two heads to each of K, of the usual width and of one that is not the stream's.
+TWO_TO_ONE = dict(num_attention_heads=4, num_key_value_heads=2)
+HEADS_OF_32 = dict(head_dim=32, hidden_size=48, **TWO_TO_ONE)
 
 
 def llama(**kw):
@@ -46,7 +51,7 @@ def without(config, *keys):
 def mistral(**kw):
     c = llama(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=16)
     c.update(kw)
-    return without(c, "attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling")
+    return without(c, *LLAMA_ONLY, "rope_scaling")
 
 
 def qwen2(**kw):
@@ -63,7 +68,7 @@ def qwen2(**kw):
         max_window_layers=1,
     )
     c.update(kw)
-    return without(c, "attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling")
+    return without(c, *LLAMA_ONLY, "rope_scaling")
 
 
 def dual_chunk(**kw):
@@ -943,7 +948,7 @@ MODELS = {
     "granite": dict(
         config=granite(),
         gain={
-            "embed_tokens": 0.3,
+            "embed_tokens": 0.5,
             "model.norm": 8,
             "q_proj": 2,
             "k_proj": 2,

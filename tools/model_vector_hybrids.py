@@ -2,19 +2,18 @@
 """Models whose layers carry states (short convolutions, Mamba-2, Kimi Delta Attention), for
 model_vector_configs.py. `seed` keeps a model's weights whatever else is in the list."""
 
-BOS, EOT, IM_END, VOCAB = 259, 256, 258, 260
+from model_vector_configs import BOS, EOT, IM_END, TWO_TO_ONE, VOCAB, without
 
 
 def base(**kw):
     c = dict(
+        **TWO_TO_ONE,
         bos_token_id=BOS,
         eos_token_id=IM_END,
         hidden_size=64,
         initializer_range=0.02,
         max_position_embeddings=128,
-        num_attention_heads=4,
         num_hidden_layers=3,
-        num_key_value_heads=2,
         pad_token_id=EOT,
         torch_dtype="bfloat16",
         transformers_version="4.57.0.dev0",
@@ -207,7 +206,7 @@ def kimi_linear(**kw):
         use_grouped_topk=True,
         v_head_dim=16,
     ) | kw
-    return {k: v for k, v in c.items() if k != "max_position_embeddings"}
+    return without(c, "max_position_embeddings")
 
 
 def nemotron_h(**kw):
@@ -309,9 +308,8 @@ HYBRIDS = {
     ),
     # Experts beside the block; rotation; two groups; layer_types by its older name.
     "granite_hybrid_moe": dict(
-        config={
-            k: v
-            for k, v in granite_hybrid(
+        config=without(
+            granite_hybrid(
                 layers_block_type=["attention", "mamba"],
                 mamba_n_groups=2,
                 mamba_proj_bias=True,
@@ -320,9 +318,9 @@ HYBRIDS = {
                 num_local_experts=8,
                 position_embedding_type="rope",
                 logits_scaling=0.9,
-            ).items()
-            if k != "layer_types"
-        },
+            ),
+            "layer_types",
+        ),
         seed=904000,
         gain=MAMBA_GAIN
         | {"block_sparse_moe.output_linear": 0.4, "router.layer": 0.5},

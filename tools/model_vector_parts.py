@@ -3,7 +3,7 @@
 feed-forward blocks without a gate, blocks beside each other and routers of their own; and those that
 transformers has no class for, which plain_decoder.py computes."""
 
-from model_vector_configs import EOT, IM_END, llama, without
+from model_vector_configs import EOT, IM_END, LLAMA_ONLY, TWO_TO_ONE, llama, without
 
 LONG = dict(
     long_factor=[1.0 + 0.5 * i for i in range(8)],
@@ -36,11 +36,10 @@ def starcoder2(**kw):
     c = llama(
         architectures=["Starcoder2ForCausalLM"],
         model_type="starcoder2",
+        **TWO_TO_ONE,
         hidden_act="gelu_pytorch_tanh",
         intermediate_size=96,
         norm_epsilon=1e-5,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         sliding_window=16,
         use_bias=True,
     )
@@ -51,9 +50,8 @@ def stablelm(**kw):
     c = llama(
         architectures=["StableLmForCausalLM"],
         model_type="stablelm",
+        **TWO_TO_ONE,
         layer_norm_eps=1e-5,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         use_qkv_bias=True,
     )
     return bare(c | kw, "attention_bias", "rms_norm_eps")
@@ -63,9 +61,8 @@ def cohere(**kw):
     c = llama(
         architectures=["CohereForCausalLM"],
         model_type="cohere",
+        **TWO_TO_ONE,
         layer_norm_eps=1e-5,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         use_qk_norm=True,
     )
     return bare(c | kw, "rms_norm_eps", "tie_word_embeddings")
@@ -91,9 +88,8 @@ def apertus(**kw):
     c = llama(
         architectures=["ApertusForCausalLM"],
         model_type="apertus",
+        **TWO_TO_ONE,
         hidden_act="xielu",
-        num_attention_heads=4,
-        num_key_value_heads=2,
         rope_theta=12000000.0,
         rope_scaling=dict(
             factor=8.0,
@@ -110,13 +106,12 @@ def phimoe(**kw):
     c = llama(
         architectures=["PhiMoEForCausalLM"],
         model_type="phimoe",
+        **TWO_TO_ONE,
         attention_bias=True,
         hidden_size=64,
         intermediate_size=16,
         lm_head_bias=True,
-        num_attention_heads=4,
         num_experts_per_tok=2,
-        num_key_value_heads=2,
         num_local_experts=8,
         rope_scaling=LONG,
         router_jitter_noise=0.2,
@@ -136,7 +131,7 @@ def internlm3(**kw):
         qkv_bias=True,
         rope_scaling=dict(factor=2.0, rope_type="dynamic"),
     )
-    return without(c | kw, "attention_bias", "mlp_bias", "pretraining_tp")
+    return without(c | kw, *LLAMA_ONLY)
 
 
 def bailing(**kw):
@@ -157,7 +152,7 @@ def bailing(**kw):
         use_bias=True,
         use_qkv_bias=True,
     )
-    return without(c | kw, "attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling")
+    return without(c | kw, *LLAMA_ONLY, "rope_scaling")
 
 
 def bailing_v2(**kw):

@@ -4,11 +4,14 @@ model_vector_configs.py, which has what is common to all of them; made with tran
 
 from model_vector_configs import (
     EOT,
+    GEMMA_GAIN,
+    HEADS_OF_32,
     IM_END,
     IM_START,
-    VOCAB,
+    LLAMA_ONLY,
+    MLA_GAIN,
+    TWO_TO_ONE,
     deepseek_v3,
-    deepseek_yarn,
     gemma2,
     llama,
     olmo2,
@@ -23,21 +26,18 @@ def glm4_moe(**kw):
     c = llama(
         architectures=["Glm4MoeForCausalLM"],
         model_type="glm4_moe",
+        **HEADS_OF_32,
         attention_bias=True,
         eos_token_id=[EOT, IM_START, IM_END],
         first_k_dense_replace=1,
-        head_dim=32,
-        hidden_size=48,
         intermediate_size=64,
         moe_intermediate_size=16,
         n_group=2,
         n_routed_experts=8,
         n_shared_experts=1,
         norm_topk_prob=True,
-        num_attention_heads=4,
         num_experts_per_tok=3,
         num_hidden_layers=3,
-        num_key_value_heads=2,
         num_nextn_predict_layers=1,
         pad_token_id=EOT,
         partial_rotary_factor=0.5,
@@ -46,8 +46,7 @@ def glm4_moe(**kw):
         topk_group=1,
         use_qk_norm=True,
     )
-    c.update(kw)
-    return without(c, "bos_token_id", "mlp_bias", "pretraining_tp")
+    return without(c | kw, "bos_token_id", "mlp_bias", "pretraining_tp")
 
 
 def minimax_m2(**kw):
@@ -55,13 +54,10 @@ def minimax_m2(**kw):
     c = llama(
         architectures=["MiniMaxM2ForCausalLM"],
         model_type="minimax_m2",
+        **HEADS_OF_32,
         attn_type_list=[1, 1],
-        head_dim=32,
-        hidden_size=48,
         intermediate_size=16,
-        num_attention_heads=4,
         num_experts_per_tok=3,
-        num_key_value_heads=2,
         num_local_experts=8,
         output_router_logits=False,
         qk_norm_type="per_layer",
@@ -75,8 +71,7 @@ def minimax_m2(**kw):
         use_qk_norm=True,
         use_routing_bias=True,
     )
-    c.update(kw)
-    return without(c, "attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling")
+    return without(c | kw, *LLAMA_ONLY, "rope_scaling")
 
 
 def ministral_rope(**kw):
@@ -92,26 +87,21 @@ def ministral_rope(**kw):
         rope_type="yarn",
         type="yarn",
     )
-    c.update(kw)
-    return c
+    return c | kw
 
 
 def ministral3(**kw):
     c = llama(
         architectures=["Ministral3ForCausalLM"],
         model_type="ministral3",
+        **HEADS_OF_32,
         dtype="bfloat16",
-        head_dim=32,
-        hidden_size=48,
         max_position_embeddings=256,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         rope_parameters=ministral_rope(llama_4_scaling_beta=0.5),
         sliding_window=None,
     )
-    c.update(kw)
-    drop = ("attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling", "rope_theta", "torch_dtype")
-    return without(c, *drop)
+    drop = (*LLAMA_ONLY, "rope_scaling", "rope_theta", "torch_dtype")
+    return without(c | kw, *drop)
 
 
 PIXTRAL = dict(
@@ -145,22 +135,18 @@ def mistral3(text, **kw):
         vision_config=PIXTRAL,
         vision_feature_layer=-1,
     )
-    c.update(kw)
-    return c
+    return c | kw
 
 
 def mistral_small():
     """Without the window, which a Mistral would have."""
     text = llama(
         model_type="mistral",
-        head_dim=32,
-        hidden_size=48,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **HEADS_OF_32,
         rope_theta=1000000000.0,
         sliding_window=None,
     )
-    return without(text, "attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling", "tie_word_embeddings")
+    return without(text, *LLAMA_ONLY, "rope_scaling", "tie_word_embeddings")
 
 
 def qwen3_vl(text, model_type):
@@ -223,30 +209,25 @@ def gemma(**kw):
         num_hidden_layers=2,
         rope_scaling=None,
     )
-    c.update(kw)
     drop = ("attn_logit_softcapping", "cache_implementation", "final_logit_softcapping", "query_pre_attn_scalar")
-    return without(c, *drop, "hidden_activation", "sliding_window")
+    return without(c | kw, *drop, "hidden_activation", "sliding_window")
 
 
 def seed_oss(**kw):
     c = llama(
         architectures=["SeedOssForCausalLM"],
         model_type="seed_oss",
+        **HEADS_OF_32,
         attention_bias=True,
         attention_out_bias=True,
-        head_dim=32,
-        hidden_size=48,
         mlp_bias=True,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         pad_token_id=EOT,
         residual_dropout=0.1,
         rms_norm_eps=1e-6,
         rope_scaling=dict(rope_type="default"),
         rope_theta=10000000.0,
     )
-    c.update(kw)
-    return c
+    return c | kw
 
 
 def olmo3(**kw):
@@ -254,11 +235,10 @@ def olmo3(**kw):
     c = olmo2(
         architectures=["Olmo3ForCausalLM"],
         model_type="olmo3",
+        **TWO_TO_ONE,
         hidden_size=64,
         max_position_embeddings=256,
-        num_attention_heads=4,
         num_hidden_layers=4,
-        num_key_value_heads=2,
         rope_scaling=dict(
             attention_factor=1.2079441541679836,
             beta_fast=32,
@@ -269,25 +249,20 @@ def olmo3(**kw):
         ),
         sliding_window=16,
     )
-    c.update(kw)
-    return c
+    return c | kw
 
 
 def ernie4_5(**kw):
     c = llama(
         architectures=["Ernie4_5ForCausalLM"],
         model_type="ernie4_5",
-        head_dim=32,
-        hidden_size=48,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **HEADS_OF_32,
         pad_token_id=EOT,
         rope_theta=500000.0,
         tie_word_embeddings=True,
         use_bias=True,
     )
-    c.update(kw)
-    return without(c, "attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling")
+    return without(c | kw, *LLAMA_ONLY, "rope_scaling")
 
 
 def ernie4_5_moe(**kw):
@@ -308,8 +283,7 @@ def ernie4_5_moe(**kw):
         use_bias=False,
         num_hidden_layers=3,
     )
-    c.update(kw)
-    return without(c, "head_dim")
+    return without(c | kw, "head_dim")
 
 
 def dots1(**kw):
@@ -323,32 +297,26 @@ def dots1(**kw):
         scoring_func="sigmoid",
         sliding_window=16,
     )
-    c.update(kw)
-    return without(c, "num_nextn_predict_layers", "partial_rotary_factor", "use_qk_norm")
+    return without(c | kw, "num_nextn_predict_layers", "partial_rotary_factor", "use_qk_norm")
 
 
 def hunyuan_rope(**kw):
     c = dict(alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0, mscale_all_dim=1.0, type="dynamic")
-    c.update(kw)
-    return c
+    return c | kw
 
 
 def hunyuan(**kw):
     c = llama(
         architectures=["HunYuanDenseV1ForCausalLM"],
         model_type="hunyuan_v1_dense",
+        **HEADS_OF_32,
         attention_bias=True,
-        head_dim=32,
-        hidden_size=48,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         pad_token_id=EOT,
         rope_scaling=hunyuan_rope(),
         use_cla=False,
         use_qk_norm=True,
     )
-    c.update(kw)
-    return without(c, "mlp_bias", "pretraining_tp")
+    return without(c | kw, "mlp_bias", "pretraining_tp")
 
 
 def hunyuan_moe(**kw):
@@ -363,8 +331,7 @@ def hunyuan_moe(**kw):
         num_shared_expert=[1, 1],
         use_mixed_mlp_moe=True,
     )
-    c.update(kw)
-    return c
+    return c | kw
 
 
 def exaone4(**kw):
@@ -372,39 +339,33 @@ def exaone4(**kw):
     c = llama(
         architectures=["Exaone4ForCausalLM"],
         model_type="exaone4",
-        head_dim=32,
-        hidden_size=48,
+        **HEADS_OF_32,
         layer_types=["sliding_attention"] * 3 + ["full_attention"],
-        num_attention_heads=4,
         num_hidden_layers=4,
-        num_key_value_heads=2,
         rope_theta=1000000,
         sliding_window=16,
         sliding_window_pattern="LLLG",
     )
-    c.update(kw)
-    return without(c, "attention_bias", "mlp_bias", "pretraining_tp")
+    return without(c | kw, *LLAMA_ONLY)
 
 
 def olmoe(**kw):
     c = olmo2(
         architectures=["OlmoeForCausalLM"],
         model_type="olmoe",
+        **TWO_TO_ONE,
         clip_qkv=1.5,
         hidden_size=64,
         intermediate_size=16,
         norm_topk_prob=False,
-        num_attention_heads=4,
         num_experts=8,
         num_experts_per_tok=3,
-        num_key_value_heads=2,
         output_router_logits=False,
         rms_norm_eps=1e-5,
         rope_theta=10000.0,
         router_aux_loss_coef=0.01,
     )
-    c.update(kw)
-    return c
+    return c | kw
 
 
 def kimi_k25():
@@ -515,7 +476,7 @@ MODELS = {
     ),
     "gemma": dict(
         config=gemma(),
-        gain={"embed_tokens": 0.2, "model.norm": 5},
+        gain=GEMMA_GAIN,
         off=dict(gelu=dict(hidden_act="silu"), head=dict(rope_theta=1000.0)),
     ),
     "seed_oss": dict(config=seed_oss(), off=dict(rope=dict(rope_theta=10000.0))),
@@ -589,7 +550,7 @@ MODELS = {
     "kimi_k25": dict(
         config=kimi_k25(),
         transformers_class="Kimi_K25ForConditionalGeneration",
-        gain={"q_b_proj": 1.25, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4},
+        gain=MLA_GAIN,
         steady=True,
     ),
 }
