@@ -273,6 +273,9 @@ static void test_small_types(void **state)
     assert_null(d.u.ready.device);
     assert_int_equal(d.u.ready.pooling, MSGL_POOL_EMBED);
     assert_int_equal(d.u.ready.pooled_size, 1024);
+    assert_string_equal(d.u.ready.admin.version, "step-3");
+    assert_string_equal(d.u.ready.admin.unusable, "asleep");
+    assert_true(d.u.ready.admin.released == 3 && d.u.ready.admin.paused);
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_STATS};

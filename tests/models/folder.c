@@ -56,10 +56,58 @@ void folder_write_json(const folder *f, const char *file, const json_t *v)
     free(text);
 }
 
-static const char *const EXPERTS[] = {"Moe",  "MoE",    "moe",     "Mixtral",
-                                      "Next", "GptOss", "MiniMax", NULL};
-static const char *const LIKE_DEEPSEEK[] = {"Deepseek", "MoeLite", "Glm4MoeFor", "Dots1",
-                                            "Kimi",     "MoeDsa",  NULL};
+// Fields of architectures in whose names one of the parts is; those of later rows win.
+static const struct {
+    const char *parts[8], *fields[13][2];
+} ADDED[] = {
+    {{"Moe", "MoE", "moe", "Mixtral", "Next", "GptOss", "MiniMax"},
+     {{"num_experts", "4"},
+      {"num_experts_per_tok", "2"},
+      {"moe_intermediate_size", "16"},
+      {"shared_expert_intermediate_size", "24"}}},
+    {{"Hybrid", "Bamba", "FalconH1"}, {{"mamba_n_heads", "4"}, {"mamba_d_head", "16"}}},
+    {{"NemotronH"},
+     {{"hybrid_override_pattern", "\"M-*E\""},
+      {"n_routed_experts", "8"},
+      {"num_experts_per_tok", "2"},
+      {"moe_intermediate_size", "16"},
+      {"moe_shared_expert_intermediate_size", "24"},
+      {"n_group", "2"},
+      {"mamba_num_heads", "4"},
+      {"mamba_head_dim", "16"},
+      {"n_groups", "2"}}},
+    {{"Deepseek", "MoeLite", "Glm4MoeFor", "Dots1", "Kimi", "MoeDsa"},
+     {{"kv_lora_rank", "16"},
+      {"q_lora_rank", "24"},
+      {"qk_nope_head_dim", "12"},
+      {"qk_rope_head_dim", "8"},
+      {"v_head_dim", "10"},
+      {"n_routed_experts", "8"},
+      {"n_shared_experts", "2"},
+      {"num_experts_per_tok", "2"},
+      {"moe_intermediate_size", "16"},
+      {"n_group", "4"},
+      {"topk_group", "2"},
+      {"first_k_dense_replace", "1"}}},
+    {{"HunYuanMoE"}, {{"moe_topk", "2"}}},
+    {{"Llama4"},
+     {{"intermediate_size_mlp", "64"}, {"num_local_experts", "4"}, {"num_experts_per_tok", "1"}}},
+    {{"MiMoV2"},
+     {{"n_routed_experts", "4"},
+      {"num_experts_per_tok", "2"},
+      {"moe_intermediate_size", "16"},
+      {"v_head_dim", "8"},
+      {"num_key_value_heads", "1"}}},
+    {{"Gemma4"},
+     {{"enable_moe_block", "true"},
+      {"num_experts", "4"},
+      {"top_k_experts", "2"},
+      {"moe_intermediate_size", "16"},
+      {"hidden_size_per_layer_input", "8"},
+      {"global_head_dim", "16"}}},
+    // Both kinds of layers; of Qwen3-Next, by default, linear attention alone.
+    {{"Qwen3_5"}, {{"full_attention_interval", "2"}}},
+};
 
 static bool has_any(const char *architecture, const char *const *parts)
 {
@@ -77,75 +125,11 @@ json_t *small_config(const char *architecture)
                           2, "head_dim", 8, "intermediate_size", 48, "max_position_embeddings", 64,
                           "torch_dtype", "bfloat16", "tie_word_embeddings", 1);
     assert_non_null(c);
-    if (has_any(architecture, EXPERTS)) {
-        set_field(c, "num_experts", "4");
-        set_field(c, "num_experts_per_tok", "2");
-        set_field(c, "moe_intermediate_size", "16");
-        set_field(c, "shared_expert_intermediate_size", "24");
+    for (size_t i = 0; i < sizeof ADDED / sizeof ADDED[0]; i++) {
+        const char *const(*field)[2] = ADDED[i].fields;
+        if (!has_any(architecture, ADDED[i].parts)) continue;
+        for (; (*field)[0] != NULL; field++) set_field(c, (*field)[0], (*field)[1]);
     }
-    if (strstr(architecture, "Hybrid") != NULL || strstr(architecture, "Bamba") != NULL ||
-        strstr(architecture, "FalconH1") != NULL) {
-        set_field(c, "mamba_n_heads", "4");
-        set_field(c, "mamba_d_head", "16");
-    }
-    if (strstr(architecture, "NemotronH") != NULL) {
-        static const char *const fields[][2] = {
-            {"hybrid_override_pattern", "\"M-*E\""},
-            {"n_routed_experts", "8"},
-            {"num_experts_per_tok", "2"},
-            {"moe_intermediate_size", "16"},
-            {"moe_shared_expert_intermediate_size", "24"},
-            {"n_group", "2"},
-            {"mamba_num_heads", "4"},
-            {"mamba_head_dim", "16"},
-            {"n_groups", "2"},
-        };
-        for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-            set_field(c, fields[i][0], fields[i][1]);
-        }
-    }
-    if (has_any(architecture, LIKE_DEEPSEEK)) {
-        static const char *const fields[][2] = {
-            {"kv_lora_rank", "16"},
-            {"q_lora_rank", "24"},
-            {"qk_nope_head_dim", "12"},
-            {"qk_rope_head_dim", "8"},
-            {"v_head_dim", "10"},
-            {"n_routed_experts", "8"},
-            {"n_shared_experts", "2"},
-            {"num_experts_per_tok", "2"},
-            {"moe_intermediate_size", "16"},
-            {"n_group", "4"},
-            {"topk_group", "2"},
-            {"first_k_dense_replace", "1"},
-        };
-        for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-            set_field(c, fields[i][0], fields[i][1]);
-        }
-    }
-    if (strstr(architecture, "HunYuanMoE") != NULL) set_field(c, "moe_topk", "2");
-    if (strstr(architecture, "Llama4") != NULL) {
-        set_field(c, "intermediate_size_mlp", "64");
-        set_field(c, "num_local_experts", "4");
-        set_field(c, "num_experts_per_tok", "1");
-    }
-    if (strstr(architecture, "MiMoV2") != NULL) {
-        set_field(c, "n_routed_experts", "4");
-        set_field(c, "num_experts_per_tok", "2");
-        set_field(c, "moe_intermediate_size", "16");
-        set_field(c, "v_head_dim", "8");
-        set_field(c, "num_key_value_heads", "1");
-    }
-    if (strstr(architecture, "Gemma4") != NULL) {
-        set_field(c, "enable_moe_block", "true");
-        set_field(c, "num_experts", "4");
-        set_field(c, "top_k_experts", "2");
-        set_field(c, "moe_intermediate_size", "16");
-        set_field(c, "hidden_size_per_layer_input", "8");
-        set_field(c, "global_head_dim", "16");
-    }
-    // Both kinds of layers; of Qwen3-Next, by default, linear attention alone.
-    if (strstr(architecture, "Qwen3_5") != NULL) set_field(c, "full_attention_interval", "2");
     if (strstr(architecture, "ConditionalGeneration") != NULL) {
         json_t *outer = json_pack("{s:[s], s:O}", "architectures", architecture, "text_config", c);
         assert_non_null(outer);
