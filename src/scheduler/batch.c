@@ -17,6 +17,7 @@
 // left out beforehand, so the surplus token never needs a slot beyond it.
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "core/req_extra.h"
 #include "scheduler/internal.h"
@@ -153,13 +154,25 @@ static void add_drafting(msgl_scheduler *s, msgl_inflight_step *step)
     }
 }
 
+static int by_adapter(const void *a, const void *b)
+{
+    const msgl_req *const x = *(msgl_req *const *)a, *const y = *(msgl_req *const *)b;
+    return x->adapter_slot != y->adapter_slot ? x->adapter_slot - y->adapter_slot : x->row - y->row;
+}
+
+// Those with the same adapter next to each other, so that its weights are read once.
 static void add_answers(msgl_scheduler *s, msgl_inflight_step *step)
 {
-    s->cursor = s->running.head;
-    for (msgl_req *r; (r = s->cursor) != NULL;) {
-        s->cursor = r->next; // r may leave, or that one
-        if (!msgl__sched_goes_on(r) || r->num_drafts > 0) continue;
-        if (!msgl__sched_grow(s, r, r->device_len + 1)) continue;
+    msgl_req **const all = step->owners + step->batch.size; // `add` writes no further than it reads
+    int32_t n = 0;
+    for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
+        if (msgl__sched_goes_on(r) && r->num_drafts == 0) all[n++] = r;
+    }
+    if (s->num_adapters > 0) qsort(all, (size_t)n, sizeof(msgl_req *), by_adapter);
+    for (int32_t i = 0; i < n; i++) {
+        msgl_req *r = all[i];
+        // One before it may have needed its room and sent it back.
+        if (!msgl__sched_goes_on(r) || !msgl__sched_grow(s, r, r->device_len + 1)) continue;
         add(step, r, r->device_len + 1);
         add_saves(s, step, r, r->device_len);
     }
