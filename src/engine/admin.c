@@ -15,7 +15,10 @@
 #include "utils/hash.h"
 #include "utils/heartbeat.h"
 
-enum { SPARE_BYTES = 64 << 20 }; // that a second copy of the weights leaves free
+enum {
+    SPARE_BYTES = 64 << 20,   // that a second copy of the weights leaves free
+    BACKUP_BYTES = 256 << 20, // of memory that the system takes and gives well within a watch
+};
 
 static const char *unusable(const msgl_engine_weights *w)
 {
@@ -52,12 +55,30 @@ int msgl__engine_weights_opened(msgl_engine *e, const msgl_options *o, void *reg
     return code;
 }
 
+// Piece i of the backup has BACKUP_BYTES, the last one what is left.
+static size_t backup_len(const msgl_engine_weights *w, size_t i)
+{
+    const size_t left = w->bytes - i * BACKUP_BYTES;
+    return left < BACKUP_BYTES ? left : BACKUP_BYTES;
+}
+
+static void drop_backup(msgl_engine *e)
+{
+    msgl_engine_weights *w = &e->weights;
+    for (size_t i = 0; i < w->num_backup; i++) {
+        e->device->ops->host_free(e->device, w->backup[i], backup_len(w, i));
+    }
+    msgl__free(w->backup);
+    w->backup = NULL;
+    w->num_backup = 0;
+}
+
 void msgl__engine_weights_free(msgl_engine *e)
 {
     msgl_engine_weights *w = &e->weights;
     msgl__free(w->dir);
     msgl__free(w->wanted);
-    msgl__pages_free(w->backup, w->bytes);
+    drop_backup(e);
     *w = (msgl_engine_weights){0};
 }
 
@@ -143,35 +164,46 @@ static int load(msgl_engine *e, msgl_model *next, void *region, msgl_err *err)
     return code == 0 && failed != 0 ? device_failed(e, failed, err) : code;
 }
 
-// A piece of the second region on its way to the first.
+typedef void (*copy_fn)(msgl_device *d, void *to, const void *from, size_t bytes);
+
+// A piece of the weights on its way.
 typedef struct piece {
-    msgl_engine *e;
-    char *to;
-    const char *from;
+    msgl_device *d;
+    copy_fn copy;
+    void *to;
+    const void *from;
 } piece;
 
 static void copy_piece(void *ctx, int64_t bytes)
 {
     const piece *p = ctx;
-    msgl_device *d = p->e->device;
-    d->ops->copy(d, p->to, p->from, (size_t)bytes);
-    d->ops->record(d, 0);
+    p->copy(p->d, p->to, p->from, (size_t)bytes);
+    p->d->ops->record(p->d, 0);
+}
+
+// Waits until these bytes have been copied, few enough that the watch does not wait for them.
+static int move_piece(msgl_engine *e, copy_fn copy, void *to, const void *from, size_t bytes,
+                      msgl_err *err)
+{
+    piece p = {e->device, copy, to, from};
+    e->device->ops->arm(e->device, 0);
+    e->device->ops->submit(e->device, copy_piece, &p, (int64_t)bytes);
+    const int code = e->device->ops->wait(e->device, 0);
+    msgl__beat(e->heartbeat, MSGL_BEAT_SCHEDULER);
+    return code == 0 ? 0 : device_failed(e, code, err);
 }
 
 // Waits until the second region has been copied to the first.
 static int take_region(msgl_engine *e, const void *second, msgl_err *err)
 {
-    const size_t step = (size_t)1 << 30; // a CPU copies it well within what the watch waits for
+    const size_t step = (size_t)1 << 30;
     int code = 0;
     for (size_t at = 0; at < e->weights.bytes && code == 0; at += step) {
-        const size_t left = e->weights.bytes - at, n = left < step ? left : step;
-        piece p = {e, (char *)e->weights.region + at, (const char *)second + at};
-        e->device->ops->arm(e->device, 0);
-        e->device->ops->submit(e->device, copy_piece, &p, (int64_t)n);
-        code = e->device->ops->wait(e->device, 0);
-        msgl__beat(e->heartbeat, MSGL_BEAT_SCHEDULER);
+        const size_t left = e->weights.bytes - at;
+        code = move_piece(e, e->device->ops->copy, (char *)e->weights.region + at,
+                          (const char *)second + at, left < step ? left : step, err);
     }
-    return code == 0 ? 0 : device_failed(e, code, err);
+    return code;
 }
 
 static int by_value(const void *a, const void *b)
@@ -337,30 +369,6 @@ static bool move_cache(msgl_engine *e, bool restore)
     return draft == NULL ? all : move_cache(draft, restore) && all;
 }
 
-static void copy_to_backup(void *ctx, int64_t unused)
-{
-    msgl_engine *e = ctx;
-    (void)unused;
-    e->device->ops->copy_out(e->device, e->weights.backup, e->weights.region, e->weights.bytes);
-    e->device->ops->record(e->device, 0);
-}
-
-static void copy_from_backup(void *ctx, int64_t unused)
-{
-    msgl_engine *e = ctx;
-    (void)unused;
-    e->device->ops->copy_in(e->device, e->weights.region, e->weights.backup, e->weights.bytes);
-    e->device->ops->record(e->device, 0);
-}
-
-static int run(msgl_engine *e, msgl_work_fn fn, msgl_err *err)
-{
-    e->device->ops->arm(e->device, 0);
-    e->device->ops->submit(e->device, fn, e, 0);
-    const int code = e->device->ops->wait(e->device, 0);
-    return code == 0 ? 0 : device_failed(e, code, err);
-}
-
 // Weights that are no checkpoint's are kept: of a device with memory of its own in the host's, and
 // on the CPU where they are, as that is the host's. Whether these stay.
 static bool stay(const msgl_engine *e)
@@ -371,19 +379,33 @@ static bool stay(const msgl_engine *e)
 static int back_up(msgl_engine *e, msgl_err *err)
 {
     msgl_engine_weights *w = &e->weights;
+    const msgl_device_ops *ops = e->device->ops;
+    const size_t num = (w->bytes + BACKUP_BYTES - 1) / BACKUP_BYTES;
     if (e->device->on_host || w->unusable[0] != '\0') return 0;
-    w->backup = msgl__pages_alloc(w->bytes);
-    if (w->backup == NULL) {
-        return msgl__err_set(err, MSGL_ENOMEM, "there is no host memory for %zu bytes of weights",
-                             w->bytes);
+    w->backup = msgl__calloc(num, sizeof *w->backup);
+    int code = 0;
+    for (size_t i = 0; i < num && w->backup != NULL && code == 0; i++) {
+        const size_t len = backup_len(w, i);
+        w->backup[i] = ops->host_alloc(e->device, len);
+        if (w->backup[i] == NULL) break;
+        w->num_backup++;
+        code = move_piece(e, ops->copy_out, w->backup[i], (char *)w->region + i * BACKUP_BYTES, len,
+                          err);
     }
-    return run(e, copy_to_backup, err);
+    if (code != 0 || w->num_backup == num) return code;
+    return msgl__err_set(err, MSGL_ENOMEM, "there is no host memory for %zu bytes of weights",
+                         w->bytes);
 }
 
-static void drop_backup(msgl_engine_weights *w)
+static int take_backup(msgl_engine *e, msgl_err *err)
 {
-    msgl__pages_free(w->backup, w->bytes);
-    w->backup = NULL;
+    msgl_engine_weights *w = &e->weights;
+    int code = 0;
+    for (size_t i = 0; i < w->num_backup && code == 0; i++) {
+        code = move_piece(e, e->device->ops->copy_in, (char *)w->region + i * BACKUP_BYTES,
+                          w->backup[i], backup_len(w, i), err);
+    }
+    return code;
 }
 
 static int resume_weights(msgl_engine *e, msgl_err *err)
@@ -395,8 +417,8 @@ static int resume_weights(msgl_engine *e, msgl_err *err)
     if (!kept && ops->restore != NULL && !ops->restore(e->device, w->region, w->bytes)) {
         v.err.code = msgl__err_set(&v.err, MSGL_ENOMEM, "there is no memory for the weights");
     } else if (w->backup != NULL) {
-        v.err.code = run(e, copy_from_backup, &v.err);
-        drop_backup(w);
+        v.err.code = take_backup(e, &v.err);
+        drop_backup(e);
     }
     int code = msgl__engine_agree(e, &v, err);
     if (code != 0) return code;
@@ -423,7 +445,7 @@ static int release(msgl_engine *e, const msgl_admin *a, msgl_err *err)
     if (weights && !a->discard) v.err.code = back_up(e, &v.err);
     const int code = msgl__engine_agree(e, &v, err);
     if (code != 0) {
-        if (weights) drop_backup(w);
+        if (weights) drop_backup(e);
         return code;
     }
     if (weights) {

@@ -836,6 +836,7 @@ void msgl__engine_destroy(msgl_engine *e)
     msgl__graphs_destroy(e); // first: NCCL does not end while a graph has its calls
     if (e->parent == NULL) msgl__engine_disconnect(e);
     msgl__engine_lora_close(e);
+    msgl__engine_weights_free(e);
     msgl__groups_destroy(e);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {
         const msgl_block *b = &e->blocks[i];
@@ -847,7 +848,6 @@ void msgl__engine_destroy(msgl_engine *e)
     if (e->loaders != NULL && e->parent == NULL) msgl__pool_destroy(e->loaders);
     msgl__model_free(&e->model);
     msgl__model_free(&e->ends);
-    msgl__engine_weights_free(e);
     msgl__free(e);
 }
 

@@ -206,8 +206,9 @@ typedef struct msgl_engine_weights {
     msgl_model_digest digest; // of dir when it was read
     void *region;             // of e->model; bytes of it:
     size_t bytes;
-    void *backup;     // [bytes] host memory with them while they are released; or NULL
-    int32_t released; // MSGL_MEMORY_ bits
+    void **backup; // [num_backup] pieces of host memory with them while they are released
+    size_t num_backup;
+    int32_t released;                  // MSGL_MEMORY_ bits
     char unusable[MSGL_ERR_TEXT_SIZE]; // why the weights are none; "": they are
     uint64_t *wanted; // [num_wanted] of weights that are to come: hashes of their tensors' names
     size_t num_wanted;
