@@ -5,6 +5,7 @@
 // their bytes then copied to the first, so that its addresses stay: layers, draft heads and
 // captured graphs have them. Every rank does the same, and none takes the new weights before all
 // have loaded theirs.
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,9 +74,31 @@ static void drop_backup(msgl_engine *e)
     w->num_backup = 0;
 }
 
+static void *run_drop(void *engine)
+{
+    drop_backup(engine);
+    return NULL;
+}
+
+// On a thread of its own: the system takes seconds for 25 GB of pinned memory, and the weights are
+// in their place already.
+static void drop_backup_later(msgl_engine *e)
+{
+    msgl_engine_weights *w = &e->weights;
+    w->dropping = pthread_create(&w->dropper, NULL, run_drop, e) == 0;
+    if (!w->dropping) drop_backup(e);
+}
+
+static void wait_for_drop(msgl_engine_weights *w)
+{
+    if (w->dropping) (void)pthread_join(w->dropper, NULL);
+    w->dropping = false;
+}
+
 void msgl__engine_weights_free(msgl_engine *e)
 {
     msgl_engine_weights *w = &e->weights;
+    wait_for_drop(w);
     msgl__free(w->dir);
     msgl__free(w->wanted);
     drop_backup(e);
@@ -412,16 +435,17 @@ static int resume_weights(msgl_engine *e, msgl_err *err)
 {
     msgl_engine_weights *w = &e->weights;
     const msgl_device_ops *ops = e->device->ops;
+    wait_for_drop(w);
     msgl_verdict v = {0};
     const bool kept = stay(e);
     if (!kept && ops->restore != NULL && !ops->restore(e->device, w->region, w->bytes)) {
         v.err.code = msgl__err_set(&v.err, MSGL_ENOMEM, "there is no memory for the weights");
     } else if (w->backup != NULL) {
         v.err.code = take_backup(e, &v.err);
-        drop_backup(e);
     }
     int code = msgl__engine_agree(e, &v, err);
-    if (code != 0) return code;
+    if (code != 0) return code; // with the backup: this rank may have to copy it again
+    if (w->backup != NULL) drop_backup_later(e);
     w->released &= ~MSGL_MEMORY_WEIGHTS;
     if (kept || w->unusable[0] != '\0' || !e->device->on_host) return 0;
     // What is there is zero until it is read again.
@@ -436,6 +460,7 @@ static int resume_weights(msgl_engine *e, msgl_err *err)
 static int release(msgl_engine *e, const msgl_admin *a, msgl_err *err)
 {
     msgl_engine_weights *w = &e->weights;
+    wait_for_drop(w);
     const int32_t tags = a->tags & ~w->released;
     const bool weights = (tags & MSGL_MEMORY_WEIGHTS) != 0 && (a->discard || !stay(e));
     if (e->device->ops->discard == NULL) {

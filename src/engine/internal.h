@@ -6,6 +6,8 @@
 #ifndef MSGL_ENGINE_INTERNAL_H
 #define MSGL_ENGINE_INTERNAL_H
 
+#include <pthread.h>
+
 #include "attention/double_sparsity/channels.h"
 #include "attention/dual_chunk/pattern.h"
 #include "core/req_extra.h"
@@ -208,6 +210,8 @@ typedef struct msgl_engine_weights {
     size_t bytes;
     void **backup; // [num_backup] pieces of host memory with them while they are released
     size_t num_backup;
+    pthread_t dropper; // gives these back, if `dropping`
+    bool dropping;
     int32_t released;                  // MSGL_MEMORY_ bits
     char unusable[MSGL_ERR_TEXT_SIZE]; // why the weights are none; "": they are
     uint64_t *wanted; // [num_wanted] of weights that are to come: hashes of their tensors' names
