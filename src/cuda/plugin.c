@@ -10,6 +10,7 @@
 #include "cuda/host.h"
 #include "cuda/ops/ops.h"
 #include "cuda/ranks/ranks.h"
+#include "cuda/states/states.h"
 #include "kernel/kernel.h"
 #include "kernel/plugin.h"
 
@@ -87,6 +88,8 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .supports = msgl__cuda_delta_supports,
         .scratch_size = msgl__cuda_delta_scratch,
     };
+    k->conv = (msgl_conv_kernels){.run = msgl__cuda_conv};
+    k->ssm = (msgl_ssm_kernels){.run = msgl__cuda_ssm, .max_state_dim = MSGL_CUDA_MAX_STATE};
     return 0;
 }
 

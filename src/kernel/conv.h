@@ -40,7 +40,9 @@ static inline size_t msgl__conv_state_bytes(int32_t channels, int32_t taps, msgl
 }
 
 typedef struct msgl_conv_kernels {
-    // NULL: this device has none.
+    // NULL: this device has none. On a GPU states are at multiples of an element, and `from` states
+    // may be read before the kernel ahead of this call has ended: their last writer is of an
+    // earlier step.
     void (*run)(msgl_exec *x, const msgl_conv_call *c);
 } msgl_conv_kernels;
 

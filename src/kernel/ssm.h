@@ -53,8 +53,11 @@ static inline size_t msgl__ssm_state_bytes(int32_t heads, int32_t head_dim, int3
 }
 
 typedef struct msgl_ssm_kernels {
-    // NULL: this device has none.
+    // NULL: this device has none. On a GPU states are at multiples of 16 bytes, and `from` states
+    // may be read before the kernel ahead of this call has ended: their last writer is of an
+    // earlier step.
     void (*run)(msgl_exec *x, const msgl_ssm_call *c);
+    int32_t max_state_dim; // of a call; 0: any
 } msgl_ssm_kernels;
 
 #endif

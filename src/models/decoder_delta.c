@@ -26,16 +26,10 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
     (void)index;
-    const msgl_decoder_config *d = &m->cfg.decoder;
-    const msgl_delta_kernels *k = &m->target.kernels->delta;
-    const msgl_delta layer = delta_of(d, m->target.ranks);
+    const msgl_delta layer = delta_of(&m->cfg.decoder, m->target.ranks);
     const msgl_delta_call dims = msgl__delta_call_of(&layer);
-    if (k->supports(m->target.capability, m->target.act, &dims)) return 0;
-    return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "linear attention: keys and values of %d and %d in %s on compute "
-                         "capability %d.%d; allowed on GPUs: 128 in bfloat16 on 9.0",
-                         layer.k_dim, layer.v_dim, msgl__dtype_name(m->target.act),
-                         m->target.capability / 10, m->target.capability % 10);
+    const bool has = m->target.kernels->delta.supports(m->target.capability, m->target.act, &dims);
+    return msgl__check_states_kernel(has, "linear attention by the gated delta rule", err);
 }
 
 static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,

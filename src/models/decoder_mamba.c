@@ -37,6 +37,12 @@ static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
     (void)index;
     const msgl_kernels *k = m->target.kernels;
+    const int32_t dim = m->cfg.decoder.mamba.state_dim, most = k->ssm.max_state_dim;
+    if (k->ssm.run != NULL && most > 0 && dim > most) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "Mamba-2: states of %d; allowed on this device: up to %d", (int)dim,
+                             (int)most);
+    }
     return msgl__check_states_kernel(k->conv.run != NULL && k->ssm.run != NULL, "Mamba-2", err);
 }
 

@@ -293,6 +293,75 @@ static void test_calls(void **state)
     fake_gpu_check();
 }
 
+static int num_mamba;
+
+// The same of Mamba-2's.
+static void check_mamba(msgl_exec *x, const msgl_ssm_call *c)
+{
+    const msgl_seqs *s = c->io.seqs;
+    const size_t row = c->ld_x * 2, rows = (size_t)s->num_tokens * row;
+    const char *const z = c->z;
+    assert_int_equal(x->act, MSGL_BF16);
+    assert_true(c->heads == 128 && c->groups == 1 && c->head_dim == 64 && c->state_dim == 128);
+    assert_true(fake_gpu_contains(z, rows) && c->ld_z == c->ld_x);
+    assert_true((const char *)c->x == z + 128 * 64 * 2 &&
+                (const char *)c->b == z + 2 * 128 * 64 * 2);
+    assert_true((const char *)c->dt + 128 * 2 <= z + row);
+    assert_true(fake_gpu_contains(c->out, (size_t)s->num_tokens * c->ld_out * 2));
+    assert_true(fake_gpu_contains(c->norm_weight, (128 * 64 + 3 * 128) * sizeof(float)));
+    assert_true(c->io.stride >= msgl__ssm_state_bytes(128, 64, 128));
+    for (int32_t i = 0; i < s->size; i++) {
+        const size_t at = (size_t)c->io.at.to[i] * c->io.stride;
+        assert_true(fake_gpu_contains((char *)c->io.base + at, c->io.stride));
+    }
+    num_mamba++;
+}
+
+static void test_mamba(void **state)
+{
+    (void)state;
+    const msgl_attn_bench_env env = open_gpu();
+    const msgl_delta_bench_shape answers = {
+        .phase = MSGL_DECODE, .batch = 4, .tokens = 1, 1, 128, 128, 64, MSGL_BENCH_MAMBA};
+    msgl_attn_bench_result r;
+    msgl_err err = {0};
+    kernels.ssm = (msgl_ssm_kernels){.run = check_mamba, .max_state_dim = 128};
+    num_mamba = 0;
+    if (msgl__delta_bench(&answers, &env, 0.001, &r, &err) != 0) fail_msg("%s", err.text);
+    assert_true(num_mamba > 0 && delta.count == 0 && r.graph_ms > 0);
+    assert_true(r.bytes == 2 * 4.0 * 128 * 64 * 128 * 4 && r.flops == 6 * 4.0 * 128 * 64 * 128);
+    kernels.ssm.max_state_dim = 64;
+    assert_int_equal(msgl__delta_bench(&answers, &env, 0.001, &r, &err), MSGL_EUNSUPPORTED);
+    kernels.ssm.run = NULL;
+    assert_int_equal(msgl__delta_bench(&answers, &env, 0.001, &r, &err), MSGL_EUNSUPPORTED);
+    fake_gpu_check();
+}
+
+static void check_kimi(msgl_exec *x, const msgl_delta_call *c)
+{
+    const size_t row = c->ld_a * 2;
+    delta_run(x, c);
+    assert_true(c->by_channel && c->sigmoid_gate);
+    // A decay for each channel of the keys, behind the rest of a row.
+    assert_true((const char *)c->a + 32 * 128 * 2 <= (const char *)c->qkv + row);
+    assert_true(fake_gpu_contains(c->a_log, (32 + 32 * 128) * sizeof(float)));
+    assert_true(c->dt_bias == c->a_log + 32);
+}
+
+static void test_kimi(void **state)
+{
+    (void)state;
+    const msgl_attn_bench_env env = open_gpu();
+    msgl_delta_bench_shape answers = ANSWERS;
+    answers.k_heads = 32, answers.rule = MSGL_BENCH_KIMI_DELTA;
+    msgl_attn_bench_result r;
+    msgl_err err = {0};
+    kernels.delta.run = check_kimi;
+    if (msgl__delta_bench(&answers, &env, 0.001, &r, &err) != 0) fail_msg("%s", err.text);
+    assert_true(delta.count > 0);
+    fake_gpu_check();
+}
+
 static void test_shapes(void **state)
 {
     (void)state;
@@ -314,6 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codes),   cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_answers), cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_mamba),   cmocka_unit_test(test_kimi),
         cmocka_unit_test(test_shapes),  cmocka_unit_test(test_every_backend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,24 +46,21 @@ static harness_target target_of(const test_case *c)
     return t;
 }
 
-// Whether GPUs have kernels for what the layers keep: the gated delta rule is the only recurrence,
-// heads have up to 256 elements and as many of V as of K, and no index chooses keys.
+// Whether GPUs have kernels for what the layers keep: heads have up to 256 elements and as many of
+// V as of K, and no index chooses keys.
 static bool has_kernels_for_caches(const msgl_model_config *c)
 {
-    const msgl_decoder_config *d = &c->decoder;
     msgl_cache_specs specs;
     msgl__model_caches(c, 1, MSGL_BF16, MSGL_BF16, &specs);
     for (int32_t i = 0; i < specs.count; i++) {
         const msgl_cache_spec *s = &specs.all[i];
         if (s->kind == MSGL_CACHE_INDEX) return false;
         if (s->kind == MSGL_CACHE_KV && (s->k_dim > 256 || s->k_dim != s->v_dim)) return false;
-        if (s->kind == MSGL_CACHE_STATE && d->delta.v_heads == 0) return false;
     }
     return true;
 }
 
-// Whether GPUs have kernels for the model: linear attention wants heads of 128 in bfloat16, dual
-// chunk attention 16 bits.
+// Whether GPUs have kernels for the model: dual chunk attention wants 16 bits.
 static bool has_kernels(const char *model, const char *dtype)
 {
     char dir[512];
@@ -71,13 +68,9 @@ static bool has_kernels(const char *model, const char *dtype)
     msgl_err err = {0};
     parity_path(dir, model, "");
     if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
-    const msgl_delta_config delta = c->decoder.delta;
     const bool dual = c->ropes[0].dual.len > 0, keeps = has_kernels_for_caches(c);
     free(c);
-    if (!keeps) return false;
-    if (dual) return dtype != NULL;
-    const bool bf16 = dtype != NULL && strcmp(dtype, "bfloat16") == 0;
-    return delta.v_heads == 0 || (bf16 && delta.k_dim == 128 && delta.v_dim == 128);
+    return keeps && (!dual || dtype != NULL);
 }
 
 static void test_parity(void **state)
@@ -229,6 +222,16 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
     add(tests, n, test_deterministic, (test_case){.model = "gpt_oss", .dtype = "auto", .desc = d});
 }
 
+// Models whose states go on token by token, so that no cut of a prompt changes a bit.
+static void add_recurrent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
+{
+    const char *const models[] = {"lfm2", "granite_hybrid", "nemotron_h_latent", "qwen3_next"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        add(tests, n, test_deterministic,
+            (test_case){.model = models[i], .dtype = "auto", .desc = d});
+    }
+}
+
 // Whether the backend was built and made for this GPU. All that is has kernels for the models here.
 static bool is_there(const msgl_attn_desc *d, int32_t capability)
 {
@@ -252,7 +255,9 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
             (test_case){parity_models[m], "bfloat16", "expected_bf16.bin", .desc = NULL});
     }
     for (int graphs = 0; graphs < 2 && !quick; graphs++) {
-        const char *const models[] = {"qwen3_next_hd128", "llama4"};
+        const char *const models[] = {"qwen3_next_hd128", "llama4",    "lfm2",
+                                      "granite_hybrid",   "falcon_h1", "nemotron_h_latent",
+                                      "kimi_linear"};
         for (size_t m = 0; m < MSGL_COUNT(models); m++) {
             add(tests, &n, test_parity,
                 (test_case){models[m], "bfloat16", "expected_bf16.bin", .desc = NULL,
@@ -261,7 +266,9 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
     }
     add(tests, &n, test_parity, (test_case){"llama_f16", "auto", "expected_f16.bin", .desc = NULL});
     for (const msgl_attn_desc *const *d = set->all; *d != NULL && !quick; d++) {
-        if (is_there(*d, capability)) add_backend(tests, &n, *d);
+        if (!is_there(*d, capability)) continue;
+        add_backend(tests, &n, *d);
+        if (strcmp((*d)->name, "fa") == 0) add_recurrent(tests, &n, *d);
     }
     return n;
 }

@@ -82,17 +82,23 @@ static const struct shape GPU_FP8_SHAPES[] = {
     {"64x4096 128 latent fp8", MSGL_DECODE, 64, 4095, 1, 128, 0, {64}},
 };
 
-// Linear attention with the heads of Qwen3-Next: batch x new tokens of prompts, batch of answers.
+// Linear attention with the heads of Qwen3-Next, or by its name of Kimi Linear, and Mamba-2 with
+// those of Granite 4 H Small: batch x new tokens of prompts, batch of answers.
 struct delta_shape {
     const char *name;
     msgl_phase phase;
     int batch, tokens;
+    msgl_delta_bench_rule rule;
 };
 
 static const struct delta_shape CPU_DELTA[] = {
     {"1", MSGL_DECODE, 1, 1},
     {"16", MSGL_DECODE, 16, 1},
     {"1x512", MSGL_PREFILL, 1, 512},
+    {"16 kimi", MSGL_DECODE, 16, 1, MSGL_BENCH_KIMI_DELTA},
+    {"1x512 kimi", MSGL_PREFILL, 1, 512, MSGL_BENCH_KIMI_DELTA},
+    {"16 mamba", MSGL_DECODE, 16, 1, MSGL_BENCH_MAMBA},
+    {"1x512 mamba", MSGL_PREFILL, 1, 512, MSGL_BENCH_MAMBA},
 };
 
 static const struct delta_shape GPU_DELTA[] = {
@@ -104,6 +110,14 @@ static const struct delta_shape GPU_DELTA[] = {
     {"16", MSGL_DECODE, 16, 1},
     {"64", MSGL_DECODE, 64, 1},
     {"256", MSGL_DECODE, 256, 1},
+    {"1x4096 kimi", MSGL_PREFILL, 1, 4096, MSGL_BENCH_KIMI_DELTA},
+    {"16x1024 kimi", MSGL_PREFILL, 16, 1024, MSGL_BENCH_KIMI_DELTA},
+    {"1 kimi", MSGL_DECODE, 1, 1, MSGL_BENCH_KIMI_DELTA},
+    {"64 kimi", MSGL_DECODE, 64, 1, MSGL_BENCH_KIMI_DELTA},
+    {"1x4096 mamba", MSGL_PREFILL, 1, 4096, MSGL_BENCH_MAMBA},
+    {"16x1024 mamba", MSGL_PREFILL, 16, 1024, MSGL_BENCH_MAMBA},
+    {"1 mamba", MSGL_DECODE, 1, 1, MSGL_BENCH_MAMBA},
+    {"64 mamba", MSGL_DECODE, 64, 1, MSGL_BENCH_MAMBA},
 };
 
 static const char DELTA[] = "delta"; // the name that --backends has for it
@@ -190,13 +204,17 @@ static int measure(const msgl_attn_bench_env *env, const msgl_attn_desc *d, cons
 static int measure_delta(const msgl_attn_bench_env *env, const struct delta_shape *s,
                          const struct ceiling *limit, msgl_rows *rows, msgl_err *err)
 {
+    const bool mamba = s->rule == MSGL_BENCH_MAMBA, kimi = s->rule == MSGL_BENCH_KIMI_DELTA;
     const msgl_delta_bench_shape shape = {.phase = s->phase,
                                           .batch = s->batch,
                                           .tokens = s->tokens,
-                                          .k_heads = 16,
-                                          .v_heads = 32,
+                                          .k_heads = mamba  ? 1
+                                                     : kimi ? 32
+                                                            : 16,
+                                          .v_heads = mamba ? 128 : 32,
                                           .k_dim = 128,
-                                          .v_dim = 128};
+                                          .v_dim = mamba ? 64 : 128,
+                                          .rule = s->rule};
     msgl_attn_bench_result r;
     const int rc = msgl__delta_bench(&shape, env, ready(env), &r, err);
     if (rc == 0) print_row(DELTA, s->phase, s->name, 0, &r, 0, limit, rows);

@@ -70,6 +70,14 @@ static __device__ __forceinline__ float delta_conv(float4 taps, float x0, float 
     return delta_silu(fmaf(taps.w, x3, fmaf(taps.z, x2, fmaf(taps.y, x1, taps.x * x0))));
 }
 
+// Whether a call is one for the kernels of 128 channels, on a GPU and with activations that have
+// them.
+static inline bool msgl__delta_fast_dims(const msgl_delta_call *c)
+{
+    return c->k_dim == MSGL_DELTA_DIM && c->v_dim == MSGL_DELTA_DIM && !c->by_channel &&
+           !c->sigmoid_gate;
+}
+
 // What the kernels want of a call; false, with x->status set, if that is not so.
 bool msgl__delta_args(msgl_exec *x, const msgl_delta_call *c, msgl_delta_args *out);
 

@@ -12,15 +12,21 @@ static bool at_16(const void *p, size_t stride_bytes)
 extern "C" bool msgl__cuda_delta_supports(int32_t capability, msgl_dtype act,
                                           const msgl_delta_call *dims)
 {
-    return act == MSGL_BF16 && capability == 90 && dims->k_dim == MSGL_DELTA_DIM &&
-           dims->v_dim == MSGL_DELTA_DIM && !dims->by_channel && !dims->sigmoid_gate;
+    (void)capability, (void)act;
+    return dims->k_dim <= MSGL_DELTA_MAX_DIM && dims->v_dim <= MSGL_DELTA_MAX_DIM;
+}
+
+// What kernels for Hopper take; any.cu takes the rest.
+static bool is_fast(const msgl_exec *x, const msgl_delta_call *c)
+{
+    return x->act == MSGL_BF16 && msgl__cuda_device(x)->base.capability == 90 &&
+           msgl__delta_fast_dims(c);
 }
 
 static bool supported(const msgl_exec *x, const msgl_delta_call *c)
 {
     const size_t size = sizeof(msgl_delta_act);
-    return msgl__cuda_delta_supports(msgl__cuda_device(x)->base.capability, x->act, c) &&
-           c->k_heads > 0 && c->v_heads % c->k_heads == 0 && c->ld_a == c->ld_b &&
+    return is_fast(x, c) && c->k_heads > 0 && c->v_heads % c->k_heads == 0 && c->ld_a == c->ld_b &&
            at_16(c->qkv, c->ld_qkv * size) && at_16(c->z, c->ld_z * size) &&
            at_16(c->out, c->ld_out * size) && at_16(c->io.base, c->io.stride) &&
            at_16(c->conv, 0) && at_16(c->norm, 0);
@@ -68,6 +74,10 @@ static msgl_delta_call part_of(const msgl_delta_call *c, int first, int end, msg
 
 extern "C" void msgl__cuda_delta(msgl_exec *x, const msgl_delta_call *c)
 {
+    if (!is_fast(x, c)) {
+        msgl__cuda_delta_any(x, c);
+        return;
+    }
     if (c->io.seqs->phase == MSGL_DECODE) {
         msgl__cuda_delta_decode(x, c, 0);
         return;

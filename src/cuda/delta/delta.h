@@ -15,7 +15,11 @@ void msgl__cuda_delta(msgl_exec *x, const msgl_delta_call *c);
 bool msgl__cuda_delta_supports(int32_t capability, msgl_dtype act, const msgl_delta_call *dims);
 size_t msgl__cuda_delta_scratch(const msgl_delta_call *c);
 
-// Of the above the recurrence of one token a request. slices: blocks that share a v head, 1 or
+// Of the above all that the three below do not take: heads of other dimensions than 128, other
+// activations than bf16, other GPUs than Hopper, a decay by channel. Takes no scratch.
+void msgl__cuda_delta_any(msgl_exec *x, const msgl_delta_call *c);
+
+// The recurrence of one token a request. slices: blocks that share a v head, 1 or
 // 2, with the same bits; 0: what is fastest.
 void msgl__cuda_delta_decode(msgl_exec *x, const msgl_delta_call *c, int slices);
 // The recurrence for each token of requests with some, which may be kept behind any of them: the

@@ -134,7 +134,8 @@ static size_t layout(const msgl_delta_call *c, char *base, delta_scratch *out)
 extern "C" size_t msgl__cuda_delta_scratch(const msgl_delta_call *c)
 {
     delta_scratch unused;
-    return c->io.seqs->phase == MSGL_DECODE ? 0 : layout(c, NULL, &unused) + 128;
+    if (c->io.seqs->phase == MSGL_DECODE || !msgl__delta_fast_dims(c)) return 0;
+    return layout(c, NULL, &unused) + 128;
 }
 
 // As many chunks as there are, if a launch may depend on that.
