@@ -5,6 +5,7 @@
 #ifndef MSGL_TESTS_CUDA_STATES_CASE_CUH
 #define MSGL_TESTS_CUDA_STATES_CASE_CUH
 
+#include <algorithm>
 #include <vector>
 
 #include "cuda/delta/delta.h"
