@@ -28,6 +28,8 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .linear_sum = msgl__cuda_linear_sum,
         .grouped = msgl__cuda_grouped,
         .heads = msgl__cuda_heads,
+        .lora_tiles = msgl__cuda_lora_tiles,
+        .lora_scratch = msgl__cuda_lora_scratch,
         .linear_scratch = msgl__cuda_linear_scratch,
         .grouped_scratch = msgl__cuda_grouped_scratch,
         .heads_scratch = msgl__cuda_heads_scratch,

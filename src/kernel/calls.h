@@ -160,6 +160,47 @@ typedef struct msgl_lora_size {
 
 enum { MSGL_MAX_LORA_PARTS = 8 }; // modules that are one product here: q, k, v, gate, ...
 
+// What one adapter has of one linear layer, in the memory of a device that computes adapters by
+// tiles. Values are of exec->act. Ranks are multiples of MSGL_LORA_RANK_STEP: an adapter of rank 5
+// has 11 rows of zeros in A and as many columns of zeros in B.
+typedef struct msgl_lora_entry {
+    const void *a; // [ranks, k], dense, of all parts below each other; NULL: the layer stays as is
+    int32_t ranks, num_parts;
+    struct {
+        const void *b;            // [n, rank], dense
+        int32_t n, rank, at, col; // at, col: as in msgl_lora_part
+    } parts[MSGL_MAX_LORA_PARTS];
+} msgl_lora_entry;
+
+enum { MSGL_LORA_RANK_STEP = 16 };
+
+// Rows order[first, first + rows) of a step have the adapter in this slot. rows 0: none.
+typedef struct msgl_lora_tile {
+    int32_t slot, first, rows, unused;
+} msgl_lora_tile;
+
+// The same additions as a msgl_lora_call's, read from device memory alone: a captured call serves
+// whatever rows and adapters its arrays have when it is launched. All arrays are of the device; the
+// order and the tiles were complete before the step's first kernel ended.
+typedef struct msgl_lora_tiles_call {
+    const msgl_lora_entry *entries; // that of slot s is entries[s * stride]
+    int32_t stride;
+    int32_t parts, max_ranks; // most that an entry can have
+    const msgl_lora_tile *tiles;
+    int32_t num_tiles, tile_rows; // tile_rows: most rows of a tile, 16 or 64
+    const int32_t *order;         // [rows] rows of the step that have adapters, by slot, ascending
+    int32_t rows;
+    int32_t first, m; // the call's rows [0, m) are the step's rows [first, first + m)
+    int32_t n, k;     // of the layer
+    const void *in;   // as in msgl_lora_call, from here on
+    size_t ld_in;
+    const float *norm;
+    float norm_eps;
+    bool f32_out;
+    void *out;
+    size_t ld_out;
+} msgl_lora_tiles_call;
+
 // A product a head: out[t, h, :] = in[t, h, :] W_h^T. All weights have one n, k and format.
 typedef struct msgl_heads_call {
     const msgl_weight *w; // [heads], host array

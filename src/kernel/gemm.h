@@ -53,9 +53,11 @@ typedef struct msgl_gemm_kernels {
     void (*grouped)(msgl_exec *x, const msgl_grouped_call *c);
     // See msgl_heads_call. On a GPU the weights are evenly spaced and of exec->act.
     void (*heads)(msgl_exec *x, const msgl_heads_call *c);
-    // See msgl_lora_call: two products for each run. NULL: not on this device.
+    // See msgl_lora_call: two products for each run. NULL: by tiles, or not on this device.
     void (*lora)(msgl_exec *x, const msgl_lora_call *c);
-    size_t (*lora_scratch)(const msgl_lora_size *s, msgl_dtype act);
+    // See msgl_lora_tiles_call: two kernels, whatever the number of adapters. NULL: by runs.
+    void (*lora_tiles)(msgl_exec *x, const msgl_lora_tiles_call *c);
+    size_t (*lora_scratch)(const msgl_lora_size *s, msgl_dtype act); // of that one of the two
     // A projection to q, K and V with the rope kernel behind it (kernel/ops.h), in the fastest way;
     // false, and nothing done, where that is linear and the rope kernel. rope->qkv is the call's
     // output, whose columns of K and V it may leave as they were. NULL: never. Scratch as for

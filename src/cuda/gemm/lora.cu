@@ -1,0 +1,685 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low-rank adapters of a linear layer (msgl_lora_tiles_call): h = A x, then y += B h, each one
+// kernel for all adapters, rows and parts. A block has a tile: rows of one adapter. The first
+// kernel cuts k into pieces of SPLIT, a block each, and leaves their partial sums; the second one
+// adds them up, in the order of k, and has COLUMNS columns a block. With so many rows that tiles
+// alone fill the GPU, one block takes all pieces, and adds them up in the same order, so that a
+// row's bits do not depend on how many rows there are.
+//
+// Both kernels read their weights, which no kernel writes, before they wait for the kernel in front
+// (cuda/launch.cuh): of a decode step's that is all of A and B's first 16 columns.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/device.cuh"
+#include "cuda/gemm/gemm.h"
+#include "cuda/launch.cuh"
+#include "cuda/ops/ops.h"
+#include "cuda/ops/vec8.cuh"
+#include "cuda/ptx/copy.cuh"
+#include "cuda/ptx/mma.cuh"
+
+enum {
+    WARPS = 4,
+    THREADS = WARPS * 32,
+    SPLIT = 512, // of k, a warp has a quarter of it
+    WARP_K = SPLIT / WARPS,
+    CHUNK = 32, // of k, which a lane's 16 bytes of a row are 8 elements of
+    CHUNKS = WARP_K / CHUNK,
+    SPLIT_ROWS = 512, // up to here partial sums go through memory
+    COLUMNS = 256,    // of a block of the second kernel at a time
+    WARP_COLUMNS = COLUMNS / WARPS,
+    SETS = WARP_COLUMNS / 32,
+    MAX_RANK = 256, // of a part
+};
+
+struct lora_args {
+    msgl_lora_tiles_call c;
+    float *h;       // [pieces, rows, max_ranks] partial sums, by place in the order
+    float *squares; // [pieces, rows] of the row's sum of squares; NULL: there is no norm
+    int pieces;     // of h
+    int columns;    // of a block of the second kernel, a multiple of COLUMNS
+    bool vectors;   // rows of in, A and the norm's weights can be read 8 elements at a time
+    bool out_vectors;
+};
+
+// The rows of a block's tile that are the call's.
+struct tile_rows {
+    const msgl_lora_entry *entry; // NULL: there is nothing to do
+    int first, count;             // places in the order
+};
+
+// All threads get the same, from what no kernel of the step writes.
+static __device__ tile_rows open_tile(const lora_args &g)
+{
+    const msgl_lora_tile t = g.c.tiles[blockIdx.x];
+    tile_rows r = {NULL, t.first, t.rows};
+    if (t.rows == 0) return r;
+    // Rows of a slot ascend: the tile has some of the call's unless all are on one side.
+    const int lowest = g.c.order[t.first], highest = g.c.order[t.first + t.rows - 1];
+    if (highest < g.c.first || lowest >= g.c.first + g.c.m) return r;
+    const msgl_lora_entry *e = g.c.entries + (size_t)t.slot * (size_t)g.c.stride;
+    if (e->a != NULL) r.entry = e;
+    return r;
+}
+
+// Row i of the tile as a row of the call; -1: it is none of it.
+static __device__ int row_of(const lora_args &g, const tile_rows &t, int i)
+{
+    if (i >= t.count) return -1;
+    const int row = g.c.order[t.first + i] - g.c.first;
+    return row >= 0 && row < g.c.m ? row : -1;
+}
+
+// --- 16-bit values, by tensor cores -------------------------------------------------------------
+
+// Elements [at, at + 8) of a row of k; zeros beyond its end, and where p is NULL.
+template <typename T> static __device__ uint4 load_row(const T *p, int at, int k, bool vectors)
+{
+    if (p == NULL || at >= k) return make_uint4(0, 0, 0, 0);
+    if (vectors) return *(const uint4 *)(p + at); // k is a multiple of 8
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = at + i < k ? to_f32(p[at + i]) : 0.0f;
+    return pack8(v, T());
+}
+
+// The weights of one piece for a warp: rank rows [rank, rank + 8 GROUPS) in fragments of 8.
+template <typename T, int GROUPS>
+static __device__ void load_a(const lora_args &g, const msgl_lora_entry *e, int rank, int k0,
+                              uint4 a[CHUNKS][GROUPS])
+{
+    const int lane = (int)threadIdx.x % 32, k = g.c.k;
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        const int row = rank + 8 * j + lane / 4;
+        const T *p = row < e->ranks ? (const T *)e->a + (size_t)row * (size_t)k : NULL;
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            a[i][j] = load_row(p, k0 + i * CHUNK + lane % 4 * 8, k, g.vectors);
+        }
+    }
+}
+
+// Multiplies by the norm's weights and adds to the sum of squares.
+template <typename T>
+static __device__ uint4 times_norm(const lora_args &g, uint4 x, int at, float *squares)
+{
+    float v[8], w[8];
+    if (at >= g.c.k) return x;
+    unpack8(x, v, T());
+    if (g.vectors) {
+        load8(g.c.norm + at, w);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) w[i] = at + i < g.c.k ? g.c.norm[at + i] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        *squares += v[i] * v[i];
+        v[i] *= w[i];
+    }
+    return pack8(v, T());
+}
+
+// A warp's rows of x: two to a fragment of 16, lane / 4 and 8 more.
+template <typename T, int FRAGMENTS> struct x_rows {
+    const T *row[FRAGMENTS][2];
+    float squares[FRAGMENTS][2];
+};
+
+// acc += x A^T over the warp's quarter of a piece. Of a chunk lane % 4 = 1 has elements [8, 16) of
+// its rows of x and of A: both operands have k in the same order, which is all that a sum asks.
+template <typename T, int FRAGMENTS, int GROUPS>
+static __device__ void multiply_piece(const lora_args &g, const uint4 a[CHUNKS][GROUPS], int k0,
+                                      x_rows<T, FRAGMENTS> *x, float acc[FRAGMENTS][GROUPS][4])
+{
+    const int column = (int)threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        const int at = k0 + i * CHUNK + column;
+#pragma unroll
+        for (int f = 0; f < FRAGMENTS; f++) {
+            uint4 lo = load_row(x->row[f][0], at, g.c.k, g.vectors);
+            uint4 hi = load_row(x->row[f][1], at, g.c.k, g.vectors);
+            if (g.squares != NULL) {
+                lo = times_norm<T>(g, lo, at, &x->squares[f][0]);
+                hi = times_norm<T>(g, hi, at, &x->squares[f][1]);
+            }
+            const uint32_t first[4] = {lo.x, hi.x, lo.y, hi.y},
+                           second[4] = {lo.z, hi.z, lo.w, hi.w};
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++) {
+                msgl__mma(acc[f][j], first, a[i][j].x, a[i][j].y, T());
+                msgl__mma(acc[f][j], second, a[i][j].z, a[i][j].w, T());
+            }
+        }
+    }
+}
+
+template <int FRAGMENTS, int GROUPS> struct shrink_shared {
+    enum { ROWS = 16 * FRAGMENTS, RANKS = 8 * GROUPS, STRIDE = RANKS + 8 }; // 8: other banks
+    float sums[WARPS][ROWS][STRIDE];
+    float squares[WARPS][ROWS];
+};
+
+// Each warp's sums of a piece to shared memory.
+template <typename T, int FRAGMENTS, int GROUPS>
+static __device__ void leave_sums(shrink_shared<FRAGMENTS, GROUPS> *s,
+                                  const float acc[FRAGMENTS][GROUPS][4], x_rows<T, FRAGMENTS> *x)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int f = 0; f < FRAGMENTS; f++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = 16 * f + 8 * half + lane / 4;
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++) {
+                *(float2 *)&s->sums[warp][row][8 * j + lane % 4 * 2] =
+                    make_float2(acc[f][j][2 * half], acc[f][j][2 * half + 1]);
+            }
+            const float sum = group_sum(x->squares[f][half], 4);
+            if (lane % 4 == 0) s->squares[warp][row] = sum;
+            x->squares[f][half] = 0;
+        }
+    }
+}
+
+// One group of ranks of a tile: pieces [piece, end), whose sums are added up in their order and go
+// to piece `to` of h. The weights of the first one are there.
+template <typename T, int FRAGMENTS, int GROUPS>
+static __device__ void shrink_group(const lora_args &g, const tile_rows &t, int rank, int piece,
+                                    int end, int to, uint4 a[CHUNKS][GROUPS],
+                                    x_rows<T, FRAGMENTS> *x, shrink_shared<FRAGMENTS, GROUPS> *s)
+{
+    typedef shrink_shared<FRAGMENTS, GROUPS> shared;
+    enum { EACH = shared::ROWS * shared::RANKS / THREADS };
+    const int k_of_warp = (int)threadIdx.x / 32 * WARP_K, tid = (int)threadIdx.x;
+    float total[EACH] = {}, squares = 0;
+    for (int p = piece; p < end; p++) {
+        float acc[FRAGMENTS][GROUPS][4] = {};
+        if (p > piece) load_a<T, GROUPS>(g, t.entry, rank, p * SPLIT + k_of_warp, a);
+        multiply_piece<T, FRAGMENTS, GROUPS>(g, a, p * SPLIT + k_of_warp, x, acc);
+        leave_sums<T, FRAGMENTS, GROUPS>(s, acc, x);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int at = tid + i * THREADS, row = at / shared::RANKS, r = at % shared::RANKS;
+            float sum = 0;
+            for (int w = 0; w < WARPS; w++) sum += s->sums[w][row][r];
+            total[i] += sum;
+        }
+        if (tid < shared::ROWS) {
+            float sum = 0;
+            for (int w = 0; w < WARPS; w++) sum += s->squares[w][tid];
+            squares += sum;
+        }
+        __syncthreads();
+    }
+    const size_t place = (size_t)to * (size_t)g.c.rows + (size_t)t.first;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int at = tid + i * THREADS, row = at / shared::RANKS;
+        const int r = rank + at % shared::RANKS;
+        if (row >= t.count || r >= t.entry->ranks) continue;
+        g.h[(place + (size_t)row) * (size_t)g.c.max_ranks + (size_t)r] = total[i];
+    }
+    if (g.squares != NULL && rank == 0 && tid < t.count && tid < shared::ROWS) {
+        g.squares[place + (size_t)tid] = squares;
+    }
+}
+
+// Grid: tiles, and pieces of k or 1.
+template <typename T, int FRAGMENTS, int GROUPS>
+static __global__ void __launch_bounds__(THREADS) lora_shrink(const __grid_constant__ lora_args g)
+{
+    __shared__ shrink_shared<FRAGMENTS, GROUPS> s;
+    msgl__pdl_trigger();
+    const tile_rows t = open_tile(g);
+    if (t.entry == NULL) {
+        msgl__pdl_wait();
+        return;
+    }
+    const int all = (g.c.k + SPLIT - 1) / SPLIT, lane = (int)threadIdx.x % 32;
+    const int piece = g.pieces > 1 ? (int)blockIdx.y : 0, end = g.pieces > 1 ? piece + 1 : all;
+    const int k0 = piece * SPLIT + (int)threadIdx.x / 32 * WARP_K;
+    x_rows<T, FRAGMENTS> x = {};
+    uint4 a[CHUNKS][GROUPS];
+    load_a<T, GROUPS>(g, t.entry, 0, k0, a);
+#pragma unroll
+    for (int f = 0; f < FRAGMENTS; f++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = row_of(g, t, 16 * f + 8 * half + lane / 4);
+            x.row[f][half] = row < 0 ? NULL : (const T *)g.c.in + (size_t)row * g.c.ld_in;
+        }
+    }
+    msgl__pdl_wait();
+    const int ranks = t.entry->ranks;
+    for (int rank = 0; rank < ranks; rank += 8 * GROUPS) {
+        if (rank > 0) load_a<T, GROUPS>(g, t.entry, rank, k0, a);
+        shrink_group<T, FRAGMENTS, GROUPS>(g, t, rank, piece, end, piece, a, &x, &s);
+    }
+}
+
+// 1 / sqrt(mean of squares + eps) of a tile's rows, or 1 without a norm.
+static __device__ void row_factors(const lora_args &g, const tile_rows &t, int rows, float *factors)
+{
+    const int i = (int)threadIdx.x;
+    if (i >= rows) return;
+    float sum = 0;
+    for (int p = 0; p < g.pieces && g.squares != NULL && i < t.count; p++) {
+        sum += __ldcg(&g.squares[(size_t)p * (size_t)g.c.rows + (size_t)(t.first + i)]);
+    }
+    factors[i] = g.squares != NULL ? rsqrtf(sum / (float)g.c.k + g.c.norm_eps) : 1.0f;
+}
+
+// The lines of the output that a warp's lanes will add to, on their way before h is there.
+template <typename T>
+static __device__ void prefetch_out(const lora_args &g, const tile_rows &t, int column)
+{
+    const size_t size = g.c.f32_out ? sizeof(float) : sizeof(T);
+    const int at = column + (int)threadIdx.x % 4 * 8;
+    for (int half = 0; half < 2; half++) {
+        const int row = row_of(g, t, 8 * half + (int)threadIdx.x % 32 / 4);
+        if (row < 0 || at >= g.c.n) continue;
+        msgl__prefetch_l1((const char *)g.c.out + ((size_t)row * g.c.ld_out + (size_t)at) * size);
+    }
+}
+
+// h of place `at` in the order and rank r of all parts'.
+static __device__ float sum_pieces(const lora_args &g, int at, int r)
+{
+    const size_t step = (size_t)g.c.rows * (size_t)g.c.max_ranks;
+    const float *p = g.h + (size_t)at * (size_t)g.c.max_ranks + (size_t)r;
+    float sum = 0;
+#pragma unroll 8
+    for (int i = 0; i < g.pieces; i++) sum += __ldcg(&p[(size_t)i * step]);
+    return sum;
+}
+
+template <int FRAGMENTS> struct expand_shared {
+    enum { ROWS = 16 * FRAGMENTS, STRIDE = MAX_RANK + 16 }; // 16: rows begin 8 banks apart
+    uint32_t h[ROWS][STRIDE / 2];                           // pairs
+    float factors[ROWS];
+};
+
+// Of a part whose ranks begin `at`, without the norm's factor: it comes to the sums behind.
+template <typename T, int FRAGMENTS>
+static __device__ void fill_h(const lora_args &g, const tile_rows &t, int at, int rank,
+                              expand_shared<FRAGMENTS> *s)
+{
+    const int pairs = rank / 2;
+    for (int i = (int)threadIdx.x; i < 16 * FRAGMENTS * pairs; i += THREADS) {
+        const int row = i / pairs, r = i % pairs * 2;
+        float v[2] = {0, 0};
+        for (int j = 0; j < 2 && row < t.count; j++) {
+            v[j] = sum_pieces(g, t.first + row, at + r + j);
+        }
+        s->h[row][r / 2] = msgl__pack_two(v[0], v[1], T());
+    }
+}
+
+// B's columns [16 step, 16 step + 16) of 32 rows of it: the layer's columns [column, column + 32).
+// Fragment j has those 8 i + 2 j and 8 i + 2 j + 1 for i < 4, so that a lane gets 8 columns next to
+// each other from four of them; and lane % 4 = 1 elements [4, 8) of the 16, as of h.
+template <typename T>
+static __device__ void load_b(const T *b, int rank, int col, int n, int column, int step,
+                              uint2 out[4])
+{
+    const int lane = (int)threadIdx.x % 32, pair = lane / 4;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int row = column + 8 * (pair / 2) + 2 * j + pair % 2 - col;
+        out[j] = make_uint2(0, 0);
+        if (row < 0 || row >= n) continue;
+        out[j] = *(const uint2 *)(b + (size_t)row * (size_t)rank + 16 * step + lane % 4 * 4);
+    }
+}
+
+// out[i] += v[i] for columns [column, column + 8), as far as they are in [from, end).
+template <typename O>
+static __device__ void add_columns(O *out, const float v[8], int column, int from, int end,
+                                   bool vectors)
+{
+    if (column >= end || column + 8 <= from) return;
+    if (vectors && column >= from && column + 8 <= end) {
+        float old[8];
+        load8(out + column, old);
+#pragma unroll
+        for (int i = 0; i < 8; i++) old[i] += v[i];
+        store8(out + column, old);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (column + i < from || column + i >= end) continue;
+        out[column + i] = from_f32<O>(to_f32(out[column + i]) + v[i]);
+    }
+}
+
+template <typename T>
+static __device__ void add_row(const lora_args &g, int row, const float v[8], int column, int from,
+                               int end)
+{
+    if (row < 0) return;
+    const size_t at = (size_t)row * g.c.ld_out;
+    if (g.c.f32_out) {
+        add_columns((float *)g.c.out + at, v, column, from, end, g.out_vectors);
+    } else {
+        add_columns((T *)g.c.out + at, v, column, from, end, g.out_vectors);
+    }
+}
+
+// A warp's 32 columns from `column` on of a part. begun: B's first 16 columns.
+template <typename T, int FRAGMENTS>
+static __device__ void expand_set(const lora_args &g, const tile_rows &t,
+                                  const expand_shared<FRAGMENTS> *s, const T *b, int rank, int col,
+                                  int n, int column, const uint2 begun[4])
+{
+    const int lane = (int)threadIdx.x % 32, pair = lane / 4, at = lane % 4 * 2;
+    float acc[FRAGMENTS][4][4] = {};
+    uint2 now[4] = {begun[0], begun[1], begun[2], begun[3]};
+    for (int step = 0; step < rank / 16; step++) {
+        if (step > 0) load_b(b, rank, col, n, column, step, now);
+#pragma unroll
+        for (int f = 0; f < FRAGMENTS; f++) {
+            const uint2 lo = *(const uint2 *)&s->h[16 * f + pair][8 * step + at];
+            const uint2 hi = *(const uint2 *)&s->h[16 * f + 8 + pair][8 * step + at];
+            const uint32_t a[4] = {lo.x, hi.x, lo.y, hi.y};
+#pragma unroll
+            for (int j = 0; j < 4; j++) msgl__mma(acc[f][j], a, now[j].x, now[j].y, T());
+        }
+    }
+#pragma unroll
+    for (int f = 0; f < FRAGMENTS; f++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = 16 * f + 8 * half + pair;
+            const float factor = s->factors[row];
+            float v[8];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                v[2 * j] = factor * acc[f][j][2 * half];
+                v[2 * j + 1] = factor * acc[f][j][2 * half + 1];
+            }
+            add_row<T>(g, row_of(g, t, row), v, column + 4 * at, col, col + n);
+        }
+    }
+}
+
+// The first part from `part` on that has some of the block's columns, from `column` on.
+static __device__ int next_part(const lora_args &g, const msgl_lora_entry *e, int part, int column)
+{
+    while (part < e->num_parts && (e->parts[part].col >= column + g.columns ||
+                                   e->parts[part].col + e->parts[part].n <= column)) {
+        part++;
+    }
+    return part;
+}
+
+// What a block is to multiply by: a part's B.
+template <typename T> struct part_of {
+    const T *b;
+    int rank, at, col, n;
+};
+
+template <typename T> static __device__ part_of<T> open_part(const msgl_lora_entry *e, int part)
+{
+    return {(const T *)e->parts[part].b, e->parts[part].rank, e->parts[part].at, e->parts[part].col,
+            e->parts[part].n};
+}
+
+// B's first 16 columns for a warp's columns from `column` on.
+template <typename T>
+static __device__ void begin_b(const part_of<T> &p, int column, uint2 out[SETS][4])
+{
+#pragma unroll
+    for (int i = 0; i < SETS; i++) {
+        load_b(p.b, p.rank, p.col, p.n, column + 32 * i, 0, out[i]);
+    }
+}
+
+// The warp's columns of a part, in each COLUMNS of the block's from `own` to end, while B of the
+// next ones is on its way.
+template <typename T, int FRAGMENTS>
+static __device__ void expand_part(const lora_args &g, const tile_rows &t,
+                                   const expand_shared<FRAGMENTS> *s, const part_of<T> &p, int own,
+                                   int end, uint2 begun[SETS][4])
+{
+    for (int column = own; column < end; column += COLUMNS) {
+        uint2 next[SETS][4] = {};
+        if (column + COLUMNS < end) begin_b(p, column + COLUMNS, next);
+#pragma unroll
+        for (int i = 0; i < SETS; i++) {
+            const int at = column + 32 * i;
+            if (at < p.col + p.n && at + 32 > p.col) {
+                expand_set<T, FRAGMENTS>(g, t, s, p.b, p.rank, p.col, p.n, at, begun[i]);
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++) begun[i][j] = next[i][j];
+        }
+    }
+}
+
+// Grid: tiles, and the layer's columns.
+template <typename T, int FRAGMENTS>
+static __global__ void __launch_bounds__(THREADS) lora_expand(const __grid_constant__ lora_args g)
+{
+    __shared__ expand_shared<FRAGMENTS> s;
+    msgl__pdl_trigger();
+    const tile_rows t = open_tile(g);
+    const int column = (int)blockIdx.y * g.columns;
+    const int own = column + (int)threadIdx.x / 32 * WARP_COLUMNS;
+    int part = t.entry != NULL ? next_part(g, t.entry, 0, column) : 0;
+    if (t.entry == NULL || part == t.entry->num_parts) {
+        msgl__pdl_wait();
+        return;
+    }
+    for (bool waits = true; part < t.entry->num_parts;
+         part = next_part(g, t.entry, part + 1, column), waits = false) {
+        const part_of<T> p = open_part<T>(t.entry, part);
+        uint2 begun[SETS][4];
+        begin_b(p, own, begun);
+        if (waits) {
+            msgl__pdl_wait();
+            for (int i = 0; i < SETS && FRAGMENTS == 1; i++) prefetch_out<T>(g, t, own + 32 * i);
+            row_factors(g, t, 16 * FRAGMENTS, s.factors);
+        } else {
+            __syncthreads(); // the part before is done with h
+        }
+        fill_h<T, FRAGMENTS>(g, t, p.at, p.rank, &s);
+        __syncthreads();
+        expand_part<T, FRAGMENTS>(g, t, &s, p, own, column + g.columns, begun);
+    }
+}
+
+// --- f32 ----------------------------------------------------------------------------------------
+
+enum { F32_ROWS = 16 }; // of a tile, at a time
+
+// A warp's products: of row i of the tile with rank r, over a piece.
+static __device__ float f32_dot(const lora_args &g, const float *x, const float *a, int k0)
+{
+    float sum = 0;
+    for (int k = k0 + (int)threadIdx.x % 32; k < k0 + SPLIT && k < g.c.k; k += 32) {
+        sum += x[k] * (g.squares != NULL ? g.c.norm[k] : 1.0f) * a[k];
+    }
+    return group_sum(sum, 32);
+}
+
+static __device__ float f32_squares(const lora_args &g, const float *x, int k0)
+{
+    float sum = 0;
+    for (int k = k0 + (int)threadIdx.x % 32; k < k0 + SPLIT && k < g.c.k; k += 32) {
+        sum += x[k] * x[k];
+    }
+    return group_sum(sum, 32);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    lora_shrink_f32(const __grid_constant__ lora_args g)
+{
+    msgl__pdl_trigger();
+    const tile_rows t = open_tile(g);
+    msgl__pdl_wait();
+    if (t.entry == NULL) return;
+    const int all = (g.c.k + SPLIT - 1) / SPLIT, ranks = t.entry->ranks;
+    const int piece = g.pieces > 1 ? (int)blockIdx.y : 0, end = g.pieces > 1 ? piece + 1 : all;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const size_t place = (size_t)piece * (size_t)g.c.rows + (size_t)t.first;
+    for (int i = warp; i < t.count * (ranks + 1); i += WARPS) { // rank `ranks`: the squares
+        const int at = i / (ranks + 1), r = i % (ranks + 1), row = row_of(g, t, at);
+        if (row < 0 || (r == ranks && g.squares == NULL)) continue;
+        const float *x = (const float *)g.c.in + (size_t)row * g.c.ld_in;
+        const float *a = (const float *)t.entry->a + (size_t)(r < ranks ? r : 0) * (size_t)g.c.k;
+        float sum = 0;
+        for (int p = piece; p < end; p++) {
+            sum += r < ranks ? f32_dot(g, x, a, p * SPLIT) : f32_squares(g, x, p * SPLIT);
+        }
+        if (lane != 0) continue;
+        float *out = r < ranks ? &g.h[(place + (size_t)at) * (size_t)g.c.max_ranks + (size_t)r]
+                               : &g.squares[place + (size_t)at];
+        *out = sum;
+    }
+}
+
+// Rows [0, rows) of a tile, whose h is there, for the block's columns of one part.
+static __device__ void f32_add(const lora_args &g, const tile_rows &t, int rows,
+                               const float h[F32_ROWS][MAX_RANK], int part, int column)
+{
+    const float *b = (const float *)t.entry->parts[part].b;
+    const int rank = t.entry->parts[part].rank, n = t.entry->parts[part].n;
+    const int col = t.entry->parts[part].col;
+    for (int i = (int)threadIdx.x; i < g.columns; i += THREADS) {
+        const int of_part = column + i - col;
+        if (of_part < 0 || of_part >= n) continue;
+        for (int j = 0; j < rows; j++) {
+            const int row = row_of(g, t, j);
+            float sum = 0;
+            if (row < 0) continue;
+            for (int r = 0; r < rank; r++) sum += h[j][r] * b[(size_t)of_part * (size_t)rank + r];
+            ((float *)g.c.out)[(size_t)row * g.c.ld_out + (size_t)(column + i)] += sum;
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    lora_expand_f32(const __grid_constant__ lora_args g)
+{
+    __shared__ float h[F32_ROWS][MAX_RANK], factors[F32_ROWS];
+    msgl__pdl_trigger();
+    const tile_rows all = open_tile(g);
+    msgl__pdl_wait();
+    if (all.entry == NULL) return;
+    const int column = (int)blockIdx.y * g.columns;
+    for (int first = 0; first < all.count; first += F32_ROWS) {
+        const int rows = all.count - first < F32_ROWS ? all.count - first : F32_ROWS;
+        const tile_rows t = {all.entry, all.first + first, rows};
+        row_factors(g, t, rows, factors);
+        for (int part = next_part(g, t.entry, 0, column); part < t.entry->num_parts;
+             part = next_part(g, t.entry, part + 1, column)) {
+            const int rank = t.entry->parts[part].rank;
+            __syncthreads(); // factors are there, or the part before is done with h
+            for (int i = (int)threadIdx.x; i < rows * rank; i += THREADS) {
+                const int j = i / rank, r = i % rank;
+                h[j][r] = sum_pieces(g, t.first + j, t.entry->parts[part].at + r) * factors[j];
+            }
+            __syncthreads();
+            f32_add(g, t, rows, h, part, column);
+        }
+        __syncthreads();
+    }
+}
+
+// --- launches -----------------------------------------------------------------------------------
+
+typedef void (*lora_kernel)(lora_args);
+
+// As many ranks at a time as adapters of rank 16 have of so many parts.
+template <typename T> static lora_kernel few_rows_shrink(int parts)
+{
+    return parts == 1   ? lora_shrink<T, 1, 2>
+           : parts == 2 ? lora_shrink<T, 1, 4>
+                        : lora_shrink<T, 1, 6>;
+}
+
+template <typename T>
+static void kernels_of(const msgl_lora_tiles_call *c, lora_kernel *shrink, lora_kernel *expand)
+{
+    const bool few = c->tile_rows <= 16;
+    *shrink = few ? few_rows_shrink<T>(c->parts) : lora_shrink<T, 4, 4>;
+    *expand = few ? lora_expand<T, 1> : lora_expand<T, 4>;
+}
+
+static int pieces_of(int rows, int k)
+{
+    return rows <= SPLIT_ROWS ? (k + SPLIT - 1) / SPLIT : 1;
+}
+
+// So many that all blocks are there at once, about, as a block that is not cannot begin early.
+static int columns_of(const msgl_exec *x, const msgl_lora_tiles_call *c)
+{
+    enum { BLOCKS = 6, MOST = 8 }; // of an SM; of COLUMNS
+    const int64_t blocks = (int64_t)c->num_tiles * ((c->n + COLUMNS - 1) / COLUMNS);
+    const int64_t there = (int64_t)BLOCKS * msgl__cuda_device(x)->sm_count;
+    const int64_t each = (blocks + there - 1) / there;
+    return COLUMNS * (int)(each < 1 ? 1 : each > MOST ? MOST : each);
+}
+
+// x times the norm's weights may be beyond f16's largest number, so there it is normed first.
+static bool norm_first(msgl_exec *x, msgl_lora_tiles_call *c)
+{
+    if (c->norm == NULL || x->act != MSGL_F16) return true;
+    void *normed = msgl__arena_alloc(x->scratch, (size_t)c->m * (size_t)c->k * sizeof(uint16_t));
+    if (normed == NULL) return false;
+    msgl__cuda_rms_norm(x, c->in, c->ld_in, c->norm, c->norm_eps, normed, (size_t)c->k, c->m, c->k);
+    c->in = normed;
+    c->ld_in = (size_t)c->k;
+    c->norm = NULL;
+    return true;
+}
+
+void msgl__cuda_lora_tiles(msgl_exec *x, const msgl_lora_tiles_call *call)
+{
+    if (x->status != 0 || call->m == 0 || call->num_tiles == 0 || call->rows == 0) return;
+    lora_args g = {};
+    g.c = *call;
+    bool room = norm_first(x, &g.c);
+    g.pieces = pieces_of(g.c.rows, g.c.k);
+    const size_t places = (size_t)g.pieces * (size_t)g.c.rows;
+    g.h = (float *)msgl__arena_alloc(x->scratch, places * (size_t)g.c.max_ranks * sizeof(float));
+    if (g.c.norm != NULL) {
+        g.squares = (float *)msgl__arena_alloc(x->scratch, places * sizeof(float));
+        room = room && g.squares != NULL;
+    }
+    if (!room || g.h == NULL) {
+        x->status = MSGL_ENOMEM;
+        return;
+    }
+    g.vectors = g.c.k % 8 == 0 && g.c.ld_in % 8 == 0 && aligned16(g.c.in) &&
+                (g.c.norm == NULL || aligned16(g.c.norm));
+    g.out_vectors = g.c.ld_out % 8 == 0 && aligned16(g.c.out);
+    lora_kernel shrink = lora_shrink_f32, expand = lora_expand_f32;
+    if (x->act == MSGL_BF16) kernels_of<__nv_bfloat16>(&g.c, &shrink, &expand);
+    if (x->act == MSGL_F16) kernels_of<__half>(&g.c, &shrink, &expand);
+    const unsigned tiles = (unsigned)g.c.num_tiles;
+    g.columns = columns_of(x, &g.c);
+    const unsigned columns = (unsigned)((g.c.n + g.columns - 1) / g.columns);
+    cudaStream_t stream = msgl__cuda_stream(x);
+    MSGL_CUDA_TRY(
+        x, msgl__launch(shrink, dim3(tiles, (unsigned)g.pieces), dim3(THREADS), 0, stream, g));
+    MSGL_CUDA_TRY(x, msgl__launch(expand, dim3(tiles, columns), dim3(THREADS), 0, stream, g));
+}
+
+size_t msgl__cuda_lora_scratch(const msgl_lora_size *s, msgl_dtype act)
+{
+    enum { ALIGN = 64, ALLOCATIONS = 3 };
+    const size_t split_rows = (size_t)(s->rows < SPLIT_ROWS ? s->rows : SPLIT_ROWS);
+    const size_t split = split_rows * (size_t)pieces_of(1, s->k);
+    const size_t places = split > (size_t)s->rows ? split : (size_t)s->rows;
+    const size_t normed = act == MSGL_F16 ? (size_t)s->rows * (size_t)s->k * sizeof(uint16_t) : 0;
+    return places * ((size_t)s->ranks + 1) * sizeof(float) + normed + ALLOCATIONS * ALIGN;
+}
