@@ -65,6 +65,12 @@ typedef struct msgl_expert_hits {
     double unread_bytes;
 } msgl_expert_hits;
 
+// For benchmarks: an adapter of random values to a slot of an engine of one rank with
+// msgl_options.enable_lora, of this rank; of q, k, v and o alone, or of all linear layers.
+// MSGL_EINVAL, MSGL_ELIMIT, MSGL_EUNSUPPORTED, MSGL_ENOMEM.
+int msgl__engine_dummy_adapter(msgl_engine *e, int32_t slot, int32_t rank, bool attention,
+                               msgl_err *err);
+
 // For benchmarks, while no step runs: counts from here on, steps of answers alone into
 // hits[MSGL_DECODE], others into hits[MSGL_PREFILL]; NULL: no more. A step that is counted runs
 // without a graph and waits for the device in every layer. 0, or MSGL_ENOMEM.

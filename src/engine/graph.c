@@ -7,6 +7,10 @@
 // dummy requests up to the next size, and launches the whole. What requests want only sometimes
 // (filters, log-probabilities) is launched behind it. Activations of all sizes share the step
 // arena, so graphs cost no memory for them.
+//
+// Steps in which some request has an adapter have graphs of their own, of the same sizes: steps
+// without any keep theirs, which fuse more. They are captured when a step first wants one, over
+// the layers that adapters in memory change; a new adapter that changes others drops them.
 #include <string.h>
 
 #include "core/mem.h"
@@ -39,30 +43,34 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
     msgl__step_pad(e, s, 0, size);
 }
 
-// *out: its size and max_seq_len are set.
-static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
+// The step of `of`, whose size and max_seq_len are set, over the staging set of a step that is not
+// in flight: to *out and *logits. adapters: with what they add.
+static int capture(msgl_engine *e, int32_t step_slot, const msgl_decode_graph *of, bool adapters,
+                   msgl_graph **out, msgl_logits *logits, msgl_err *err)
 {
-    msgl_engine_step *s = &e->steps[0];
+    msgl_engine_step *s = &e->steps[step_slot];
     msgl_device *d = e->device;
-    const int32_t size = out->size;
+    const int32_t size = of->size, event = e->first_event + step_slot;
     msgl__step_bind(e, s, size);
     dummy_batch(e, s, size);
-    s->packed = s->has_words = out->verifies;
-    int code = msgl__step_seqs(e, s, out);
+    s->packed = s->has_words = of->verifies;
+    s->lora = NULL;
+    if (adapters) msgl__engine_lora_capture(e, step_slot, s, size);
+    int code = msgl__step_seqs(e, s, of);
     if (code != 0) return msgl__err_set(err, code, "graph of %d requests: attention", size);
     msgl__step_copy_in(e, s);
     e->exec.status = 0;
     // Once for real: libraries and kernels load themselves at their first use, which a capture
     // cannot contain.
-    if (msgl__step_forward(e, s, &out->logits)) {
+    if (msgl__step_forward(e, s, logits)) {
         d->ops->graph_begin(d);
-        (void)msgl__step_forward(e, s, &out->logits);
-        out->graph = d->ops->graph_end(d, err);
+        (void)msgl__step_forward(e, s, logits);
+        *out = d->ops->graph_end(d, err);
     }
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", d->fault.text);
-    if (out->graph == NULL) return MSGL_EDEVICE;
-    d->ops->record(d, 0);
-    code = d->ops->wait(d, 0); // the staging is used again for the next size
+    if (*out == NULL) return MSGL_EDEVICE;
+    d->ops->record(d, event);
+    code = d->ops->wait(d, event); // the staging is used again for the next size
     return code == 0 ? 0 : msgl__err_set(err, code, "%s", d->fault.text);
 }
 
@@ -101,7 +109,8 @@ static int capture_all(msgl_engine *e, msgl_decode_graph *graphs, int32_t n, msg
 {
     int code = 0;
     for (int32_t i = n - 1; i >= 0 && code == 0; i--) { // largest first
-        code = capture(e, &graphs[i], err);
+        msgl_decode_graph *g = &graphs[i];
+        code = capture(e, 0, g, false, &g->graph, &g->logits, err);
     }
     return code;
 }
@@ -145,15 +154,44 @@ int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
     return code == 0 ? capture_verifying(e, max_size, err) : code;
 }
 
-const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, bool verifies, int32_t size,
-                                           int32_t seq_len)
+static void wait_for_steps(msgl_engine *e)
 {
-    const msgl_decode_graph *graphs = verifies ? e->verify_graphs : e->graphs;
+    for (int32_t i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
+        if (e->steps[i].in_flight) (void)e->device->ops->wait(e->device, e->first_event + i);
+    }
+}
+
+int msgl__graph_capture_adapters(msgl_engine *e, int32_t step_slot, msgl_decode_graph *g,
+                                 msgl_err *err)
+{
+    wait_for_steps(e);
+    return capture(e, step_slot, g, true, &g->with_adapters, &g->with_adapters_logits, err);
+}
+
+msgl_decode_graph *msgl__graphs_find(msgl_engine *e, bool verifies, int32_t size, int32_t seq_len)
+{
+    msgl_decode_graph *graphs = verifies ? e->verify_graphs : e->graphs;
     const int32_t n = verifies ? e->num_verify_graphs : e->num_graphs;
     for (int32_t i = 0; i < n; i++) {
         if (graphs[i].size >= size && graphs[i].max_seq_len >= seq_len) return &graphs[i];
     }
     return NULL;
+}
+
+static void drop_adapters(msgl_engine *e, msgl_decode_graph *graphs, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (graphs[i].with_adapters == NULL) continue;
+        e->device->ops->graph_destroy(e->device, graphs[i].with_adapters);
+        graphs[i].with_adapters = NULL;
+    }
+}
+
+void msgl__graphs_drop_adapters(msgl_engine *e)
+{
+    wait_for_steps(e); // one may be such a graph
+    drop_adapters(e, e->graphs, MSGL_MAX_GRAPHS);
+    drop_adapters(e, e->verify_graphs, MSGL_MAX_VERIFY_GRAPHS);
 }
 
 static void destroy_all(msgl_engine *e, const msgl_decode_graph *graphs, int32_t n)
@@ -165,6 +203,8 @@ static void destroy_all(msgl_engine *e, const msgl_decode_graph *graphs, int32_t
 
 void msgl__graphs_destroy(msgl_engine *e)
 {
+    drop_adapters(e, e->graphs, MSGL_MAX_GRAPHS);
+    drop_adapters(e, e->verify_graphs, MSGL_MAX_VERIFY_GRAPHS);
     destroy_all(e, e->graphs, MSGL_MAX_GRAPHS);
     destroy_all(e, e->verify_graphs, MSGL_MAX_VERIFY_GRAPHS);
 }

@@ -47,6 +47,9 @@ typedef struct msgl_engine_io {
     void *seqs[2];                  // lengths and table rows of the step's, as core/seqs.h has them
     void *states[2];                // of their requests, as states.c has them
     uint64_t *tree;                 // [num_tokens] as in msgl_seqs; of steps with trees only
+    // Where adapters are computed by tiles: of tokens, and of rows with logits.
+    int32_t *lora_order[2];        // [num_tokens]
+    msgl_lora_tile *lora_tiles[2]; // [msgl__engine_lora_tiles_room of num_tokens]
 } msgl_engine_io;
 
 // Of tokens and their K and V to where the accepted paths of trees want them, of num_reqs requests.
@@ -74,6 +77,10 @@ typedef struct msgl_decode_graph {
     int32_t max_seq_len; // of any of them
     msgl_graph *graph;
     msgl_logits logits; // of `size` rows: where the graph leaves them
+    // The same step with what adapters add, captured when a step first wants it (NULL until then):
+    // to the layers that some adapter has changed so far.
+    msgl_graph *with_adapters;
+    msgl_logits with_adapters_logits;
 } msgl_decode_graph;
 
 // What a step leaves of its rows' hidden states, for a draft head.
@@ -123,7 +130,7 @@ typedef struct msgl_engine_step {
     msgl_seqs seqs[2];      // answers, then chunks; or all at once
     msgl_seq_states states[2];
     int32_t num_seqs;
-    const msgl_decode_graph *graph; // that runs it; NULL: launched kernel by kernel
+    msgl_decode_graph *graph; // that runs it; NULL: launched kernel by kernel
     msgl_rope_segment *segments;
     msgl_step_rope ropes[MSGL_MAX_ROPES];
     int32_t num_rows, num_samples, num_records;
@@ -187,8 +194,10 @@ typedef struct msgl_engine_dev {
 // memory that stays until they are copied.
 #define MSGL_ENGINE_WRITES 64
 #define MSGL_WRITE_IDS 1024
-// Of an engine: of its steps, of writes, and of moves behind steps.
-#define MSGL_ENGINE_EVENTS (2 * MSGL_ENGINE_STEP_SLOTS + MSGL_ENGINE_WRITES)
+// Of an engine: of its steps, of writes, of moves behind steps, and of what its slots of adapters
+// have.
+#define MSGL_ENGINE_LORA_EVENT (2 * MSGL_ENGINE_STEP_SLOTS + MSGL_ENGINE_WRITES)
+#define MSGL_ENGINE_EVENTS (MSGL_ENGINE_LORA_EVENT + 1)
 typedef struct msgl_token_write {
     int32_t place, count, span, num_pages;
     union {
@@ -453,8 +462,12 @@ bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out);
 // backend can; the smallest captured one that holds `size` tokens of requests of lengths up to
 // `seq_len`, or NULL; verifies: with drafts.
 int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err);
-const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, bool verifies, int32_t size,
-                                           int32_t seq_len);
+msgl_decode_graph *msgl__graphs_find(msgl_engine *e, bool verifies, int32_t size, int32_t seq_len);
+// Captures g's step with adapters over the staging set of a step that is not in flight, which is to
+// be staged anew.
+int msgl__graph_capture_adapters(msgl_engine *e, int32_t step_slot, msgl_decode_graph *g,
+                                 msgl_err *err);
+void msgl__graphs_drop_adapters(msgl_engine *e); // all that were captured with adapters
 void msgl__graphs_destroy(msgl_engine *e);
 
 // Words of a request's mask; bytes of the scratch for masked copies of logits.
@@ -487,6 +500,11 @@ int32_t msgl__engine_adapters(const msgl_engine *e); // slots
 int msgl__engine_load_adapter(void *engine, int32_t slot, const char *path, msgl_err *err);
 bool msgl__engine_has_adapter(const msgl_engine *e, int32_t adapter);
 void msgl__engine_lora_stage(msgl_engine *e, msgl_engine_step *s);
+int32_t msgl__engine_lora_tiles_room(const msgl_engine *e, int32_t rows);
+bool msgl__engine_lora_captures(const msgl_engine *e, const msgl_engine_step *s);
+void msgl__engine_lora_tiles(msgl_engine *e, msgl_engine_step *s);
+void msgl__engine_lora_capture(msgl_engine *e, int32_t step_slot, msgl_engine_step *s,
+                               int32_t size);
 
 // pool.c, of engines that pool. Bytes of the step arena; on the device's queue: from the residual
 // of the step's rows, each a prompt's last, to s->hidden; when the step has ended: what its result

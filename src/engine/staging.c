@@ -55,6 +55,11 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->id_index = cut(&c, tokens, sizeof *io->id_index);
     io->rows = cut(&c, tokens, sizeof *io->rows);
     io->record_index = cut(&c, tokens, sizeof *io->record_index);
+    const int32_t room = msgl__engine_lora_tiles_room(e, (int32_t)tokens);
+    for (int i = 0; i < 2; i++) {
+        io->lora_order[i] = cut(&c, room > 0 ? tokens : 0, sizeof *io->lora_order[i]);
+        io->lora_tiles[i] = cut(&c, (size_t)room, sizeof *io->lora_tiles[i]);
+    }
     io->first = cut(&c, r, sizeof *io->first); // last, from here on: often unused
     io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_seqs), 1);
     io->states[1] = cut(&c, msgl__states_bytes(e), 1);

@@ -290,7 +290,7 @@ static void replay(msgl_engine *e, msgl_engine_step *s)
     const msgl_device_ops *ops = e->device->ops;
     ops->inputs_begin(e->device);
     msgl__step_copy_in(e, s);
-    ops->graph_launch(e->device, s->graph->graph);
+    ops->graph_launch(e->device, s->lora != NULL ? s->graph->with_adapters : s->graph->graph);
 }
 
 // Where the step's tokens are, on the device.
@@ -360,7 +360,8 @@ bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out)
 // What the graph has left to do: of rows that are chosen from, or recorded, as a whole.
 static void behind_graph(msgl_engine *e, msgl_engine_step *s)
 {
-    const msgl_logits *l = &s->graph->logits;
+    const msgl_decode_graph *g = s->graph;
+    const msgl_logits *l = s->lora != NULL ? &g->with_adapters_logits : &g->logits;
     if (s->io.replay->num_rows > 0 && s->num_records == 0) return;
     if (msgl__model_draws_apart(&e->model)) {
         msgl_forward f = {.x = &e->exec, .k = &e->kernels, .comm = e->comm};
@@ -475,6 +476,45 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     return msgl__engine_submit_head(engine, b, NULL);
 }
 
+// Everything of the step but what attention says of its sequences.
+static void stage(msgl_engine *e, msgl_engine_step *s, const msgl_batch *b,
+                  const msgl_hidden_source *from)
+{
+    memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *s->reqs);
+    msgl__step_bind(e, s, b->num_tokens);
+    s->batch = *b;
+    s->batch.reqs = s->reqs;
+    s->whole_rows = e->whole_rows;
+    msgl__drafts_stage(e, s);
+    stage_tokens(e, s);
+    stage_rows(e, s);
+    msgl__engine_lora_stage(e, s);
+    msgl__hidden_stage(s, from);
+    s->graph = NULL;
+    const int32_t size = s->split.size;
+    if (s->split.num_decode == size && s->num_rows == size && e->experts.hits == NULL &&
+        msgl__engine_lora_captures(e, s)) {
+        s->graph = msgl__graphs_find(e, s->packed, size, longest(b));
+        if (s->graph != NULL) msgl__step_pad(e, s, size, s->graph->size);
+    }
+    msgl__engine_lora_tiles(e, s);
+    stage_sample_replay(e, s);
+    msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->split, s->io.inv_freq,
+                        s->dev.inv_freq, s->segments, s->ropes);
+}
+
+// The step's graph is captured where none was for it until now, which stages another step.
+static int stage_with_graph(msgl_engine *e, msgl_engine_step *s, const msgl_batch *b,
+                            const msgl_hidden_source *from)
+{
+    msgl_err err = {0};
+    stage(e, s, b, from);
+    if (s->graph == NULL || s->lora == NULL || s->graph->with_adapters != NULL) return 0;
+    const int code = msgl__graph_capture_adapters(e, b->step_slot, s->graph, &err);
+    if (code == 0) stage(e, s, b, from);
+    return code;
+}
+
 int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_source *from)
 {
     if (!batch_valid(e, b)) return MSGL_EINVAL;
@@ -485,27 +525,8 @@ int msgl__engine_submit_head(msgl_engine *e, msgl_batch *b, const msgl_hidden_so
         if (code != 0) return code;
     }
     msgl_engine_step *s = &e->steps[b->step_slot];
-    s->whole_rows = e->whole_rows;
-    memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *s->reqs);
-    msgl__step_bind(e, s, b->num_tokens);
-    s->batch = *b;
-    s->batch.reqs = s->reqs;
-    msgl__drafts_stage(e, s);
-    stage_tokens(e, s);
-    stage_rows(e, s);
-    msgl__engine_lora_stage(e, s);
-    msgl__hidden_stage(s, from);
-    s->graph = NULL;
-    const int32_t size = s->split.size;
-    if (s->split.num_decode == size && s->num_rows == size && e->experts.hits == NULL &&
-        s->lora == NULL) {
-        s->graph = msgl__graphs_find(e, s->packed, size, longest(b));
-        if (s->graph != NULL) msgl__step_pad(e, s, size, s->graph->size);
-    }
-    stage_sample_replay(e, s);
-    msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->split, s->io.inv_freq,
-                        s->dev.inv_freq, s->segments, s->ropes);
-    const int code = msgl__step_seqs(e, s, s->graph);
+    int code = stage_with_graph(e, s, b, from);
+    if (code == 0) code = msgl__step_seqs(e, s, s->graph);
     if (code != 0) return code;
     s->in_flight = true;
     s->submit_ns = msgl__now_ns();

@@ -68,7 +68,7 @@ static void embed(msgl_forward *f, const msgl_weight *w, bool ids, void *out, fl
 void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, bool ids, void *out,
                  float *const cos_sin[MSGL_MAX_ROPES])
 {
-    embed(f, w, ids || f->lora != NULL, out, cos_sin[0]);
+    embed(f, w, ids || msgl__lora_embeds(f), out, cos_sin[0]);
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
     msgl__lora_embed(f, out);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);

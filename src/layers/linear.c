@@ -154,7 +154,8 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
     if (rows == 0) return;
     if (msgl__joins_directly(join, ranks)) {
         c.accumulate = true;
-        leave_norm_stats(f, join, &c);
+        // What an adapter adds behind the product is in no statistics that this one leaves.
+        if (!msgl__lora_changes(f, l)) leave_norm_stats(f, join, &c);
         run(f, &c);
         msgl__lora_add(f, l, &c);
         return;

@@ -16,6 +16,41 @@ static const msgl_lora_linear *find(const msgl_lora *a, const msgl_linear *l)
     return NULL;
 }
 
+int msgl__lora_table_find(const msgl_lora_table *t, const msgl_linear *l)
+{
+    int lo = 0, hi = t->num;
+    while (lo < hi) {
+        const int mid = lo + (hi - lo) / 2;
+        if (t->linears[mid] == l) return mid;
+        if (t->linears[mid] < l) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return -1;
+}
+
+void msgl__lora_entries(const msgl_lora_table *t, const msgl_lora *a, msgl_lora_entry *out)
+{
+    for (int i = 0; i < t->num; i++) {
+        const msgl_lora_linear *l = a != NULL ? find(a, t->linears[i]) : NULL;
+        out[i] = (msgl_lora_entry){0};
+        if (l == NULL || l->num_parts == 0) continue;
+        out[i].a = l->a.data;
+        out[i].ranks = l->a.n;
+        out[i].num_parts = l->num_parts;
+        for (int j = 0; j < l->num_parts; j++) {
+            const msgl_lora_part *p = &l->parts[j];
+            out[i].parts[j].b = p->b->data;
+            out[i].parts[j].n = p->b->n;
+            out[i].parts[j].rank = p->b->k;
+            out[i].parts[j].at = p->at;
+            out[i].parts[j].col = p->col;
+        }
+    }
+}
+
 static const msgl_lora_rows *current(const msgl_lora_step *s, int32_t *num)
 {
     *num = s->of_logits ? s->num_logits : s->num_tokens;
@@ -25,8 +60,17 @@ static const msgl_lora_rows *current(const msgl_lora_step *s, int32_t *num)
 bool msgl__lora_changes(const msgl_forward *f, const msgl_linear *l)
 {
     int32_t num;
-    if (f->lora == NULL) return false;
-    const msgl_lora_rows *all = current(f->lora, &num);
+    const msgl_lora_step *s = f->lora;
+    if (s == NULL) return false;
+    if (s->changes != NULL) {
+        const int at = msgl__lora_table_find(s->table, l);
+        return at >= 0 && s->changes[at];
+    }
+    for (int32_t i = 0; s->table != NULL && i < s->num_adapters; i++) {
+        if (find(s->adapters[i], l) != NULL) return true;
+    }
+    if (s->table != NULL) return false;
+    const msgl_lora_rows *all = current(s, &num);
     for (int32_t i = 0; i < num; i++) {
         if (find(all[i].adapter, l) != NULL) return true;
     }
@@ -42,11 +86,45 @@ static msgl_lora_rows part_in(const msgl_lora_rows *r, int32_t first, int32_t ro
         .row = from - first, .rows = to > from ? to - from : 0, .adapter = r->adapter};
 }
 
+static void add_by_tiles(msgl_forward *f, const msgl_linear *l, const msgl_linear_call *c)
+{
+    const msgl_lora_step *s = f->lora;
+    const msgl_lora_tiles *by = s->of_logits ? &s->by_logits : &s->by_token;
+    const int at = msgl__lora_table_find(s->table, l);
+    if (at < 0 || by->num_tiles == 0 || !msgl__lora_changes(f, l)) return;
+    const msgl_lora_tiles_call add = {.entries = s->table->entries + at,
+                                      .stride = s->table->num,
+                                      .parts = s->table->parts[at],
+                                      .max_ranks = s->table->parts[at] * s->table->rank,
+                                      .tiles = by->tiles,
+                                      .num_tiles = by->num_tiles,
+                                      .tile_rows = by->tile_rows,
+                                      .order = by->order,
+                                      .rows = by->rows,
+                                      .first = s->first,
+                                      .m = c->m,
+                                      .n = l->w.n,
+                                      .k = l->w.k,
+                                      .in = c->in,
+                                      .ld_in = c->ld_in,
+                                      .norm = c->norm,
+                                      .norm_eps = c->norm_eps,
+                                      .f32_out = c->f32_out,
+                                      .out = c->out,
+                                      .ld_out = c->ld_out};
+    f->k->gemm.lora_tiles(f->x, &add);
+    msgl__arena_reset(f->x->scratch);
+}
+
 void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_call *c)
 {
     const msgl_lora_step *s = f->lora;
     int32_t num, num_runs = 0;
-    if (s == NULL) return;
+    if (s == NULL || c->m == 0) return;
+    if (s->table != NULL) {
+        add_by_tiles(f, l, c);
+        return;
+    }
     const msgl_lora_rows *all = current(s, &num);
     for (int32_t i = 0; i < num; i++) {
         const msgl_lora_rows r = part_in(&all[i], s->first, c->m);
@@ -90,6 +168,15 @@ static void embed_rows(msgl_forward *f, const msgl_lora_rows *r, void *out)
     f->k->gemm.linear(f->x, &c);
     msgl__arena_reset(f->x->scratch);
     f->arena->used = mark;
+}
+
+bool msgl__lora_embeds(const msgl_forward *f)
+{
+    const msgl_lora_step *s = f->lora;
+    for (int32_t i = 0; s != NULL && i < s->num_tokens; i++) {
+        if (s->tokens[i].adapter->embed.a.n > 0) return true;
+    }
+    return false;
 }
 
 void msgl__lora_embed(msgl_forward *f, void *out)

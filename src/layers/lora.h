@@ -30,6 +30,24 @@ typedef struct msgl_lora {
     msgl_lora_embed embed;
 } msgl_lora;
 
+// On a device that computes adapters by tiles: what the adapters in its slots have of each linear
+// layer that adapters can change.
+typedef struct msgl_lora_table {
+    const msgl_linear *const *linears; // [num], ascending
+    const int32_t *parts;              // [num] most modules of each
+    int num;
+    int32_t rank;                   // most of a part
+    const msgl_lora_entry *entries; // [slots, num], device
+} msgl_lora_table;
+
+// Which rows have which adapter, on such a device (kernel/lora_tiles.h).
+typedef struct msgl_lora_tiles {
+    const msgl_lora_tile *tiles; // [num_tiles], device
+    int32_t num_tiles, tile_rows;
+    const int32_t *order; // [rows], device
+    int32_t rows;
+} msgl_lora_tiles;
+
 // Rows [row, row + rows) have this adapter.
 typedef struct msgl_lora_rows {
     int32_t row, rows;
@@ -42,6 +60,15 @@ typedef struct msgl_lora_step {
     const msgl_lora_rows *logits; // [num_logits] of those that get logits, by their number there
     int32_t num_tokens, num_logits;
     msgl_lora_run *runs; // room for as many as the longer list has
+    // NULL: adapters are computed by runs. Else by tiles, of tokens and of rows with logits, and
+    // adapters [num_adapters] are those that the rows have.
+    const msgl_lora_table *table;
+    msgl_lora_tiles by_token, by_logits;
+    const msgl_lora *const *adapters;
+    int32_t num_adapters;
+    // NULL, or, of a step that is captured for any adapters: [table->num] whether it is to add to
+    // this layer.
+    const bool *changes;
     // Which of them the products' rows are, and the first of them: where a block of rows is worked
     // on, row 0 of a product is row `first`.
     bool of_logits;
@@ -50,6 +77,12 @@ typedef struct msgl_lora_step {
 
 // Whether some row of the step has an adapter that changes this layer.
 bool msgl__lora_changes(const msgl_forward *f, const msgl_linear *l);
+// The same of the embedding.
+bool msgl__lora_embeds(const msgl_forward *f);
+// The row of a table that linear l has; -1: none.
+int msgl__lora_table_find(const msgl_lora_table *t, const msgl_linear *l);
+// What a slot with this adapter has in a table: out [t->num]. NULL: of one that is empty.
+void msgl__lora_entries(const msgl_lora_table *t, const msgl_lora *a, msgl_lora_entry *out);
 // To what c, the call of l's product, leaves in c->out is added what the adapters of its rows say
 // of l and of its input. Nothing where f->lora is NULL.
 void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_call *c);

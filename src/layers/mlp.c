@@ -33,8 +33,10 @@ void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const 
         const void *x = msgl__row(f, in, r, hidden);
         if (f->lora != NULL) f->lora->first = r;
         msgl_handover between = {.reader = &m->down.w};
-        msgl__mlp_up(f, m, norm, x, act, n, &between);
-        msgl__linear_add(f, &m->down, act, msgl__row(f, residual, r, hidden), join, n, &between);
+        // An adapter of the second product reads values.
+        msgl_handover *hands = msgl__lora_changes(f, &m->down) ? NULL : &between;
+        msgl__mlp_up(f, m, norm, x, act, n, hands);
+        msgl__linear_add(f, &m->down, act, msgl__row(f, residual, r, hidden), join, n, hands);
     }
     if (f->lora != NULL) f->lora->first = 0;
     f->arena->used = mark;

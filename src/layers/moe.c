@@ -131,7 +131,10 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                     .act = own.act,
                                     .begin = begin_shared,
                                     .ctx = &own};
-    if (own.gate != NULL) begin_shared(&own); // not the backend's matter
+    // Not the backend's matter: with a gate, or with an adapter that changes it.
+    const bool apart = m->gates_shared || msgl__lora_changes(f, &m->shared.gate_up) ||
+                       msgl__lora_changes(f, &m->shared.down);
+    if (m->has_shared && apart) begin_shared(&own);
     msgl_moe_call call = {.experts = &m->experts,
                           .norm = norm != NULL ? norm->weight : NULL,
                           .router_norm = m->router_norm,
@@ -143,7 +146,7 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                           .accumulate = direct,
                           .out = out,
                           .ids = ids,
-                          .shared = m->has_shared && !m->gates_shared ? &shared : NULL,
+                          .shared = m->has_shared && !apart ? &shared : NULL,
                           .watch = f->watch};
     const bool latent = m->latent_in.w.n > 0;
     if (latent) begin_latent(f, m, norm, &call);

@@ -34,6 +34,11 @@ struct msgl_lora_sites {
     int32_t vocab, hidden, block_rows, max_rank;
     msgl_lora_size size; // largest of any layer
     size_t gated;        // columns of the widest product with a gate
+    // On a device that computes by tiles: linears [num_linears], ascending, and the modules of
+    // each.
+    bool by_tiles;
+    const msgl_linear **linears;
+    int32_t *parts, num_linears;
     msgl_dtype act;
     bool gguf; // the model's file may have rows and columns in an order of its own
 };
@@ -99,7 +104,14 @@ static int by_linear_and_module(const void *a, const void *b)
     return by_module(a, b);
 }
 
-// Leaves the sites in another order.
+// What a module's rank takes of a product's rows or columns.
+static int32_t room_of(const msgl_lora_sites *s, int32_t rank)
+{
+    const int32_t step = s->by_tiles ? MSGL_LORA_RANK_STEP : 1;
+    return (rank + step - 1) / step * step;
+}
+
+// Leaves the sites in another order, and in linears each layer once.
 static void measure(msgl_lora_sites *s, const msgl_model *m)
 {
     for (int32_t i = 0; i < m->products.num; i++) {
@@ -112,10 +124,13 @@ static void measure(msgl_lora_sites *s, const msgl_model *m)
     int32_t parts = 0;
     for (size_t i = 0; i < s->num; i = module_end(s, i)) {
         if (s->at[i].linear == NULL) continue;
-        parts = i > 0 && s->at[i - 1].linear == s->at[i].linear ? parts + 1 : 1;
+        const bool same = i > 0 && s->at[i - 1].linear == s->at[i].linear;
+        parts = same ? parts + 1 : 1;
+        if (!same) s->linears[s->num_linears++] = s->at[i].linear;
+        s->parts[s->num_linears - 1] = parts;
         s->size.parts = larger(s->size.parts, parts);
     }
-    s->size.ranks = s->size.parts * s->max_rank;
+    s->size.ranks = s->size.parts * room_of(s, s->max_rank);
 }
 
 int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sites **out,
@@ -123,17 +138,23 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
 {
     const msgl_kernels *k = m->target.kernels;
     const msgl_weight_plan *p = &m->plan;
-    if (k->gemm.lora == NULL) {
+    if (k->gemm.lora == NULL && k->gemm.lora_tiles == NULL) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "--lora-paths, --enable-lora: adapters are not computed on this "
-                             "device; allowed: --device cpu");
+                             "device; allowed: --device cpu, cuda");
     }
     msgl_lora_sites *s = msgl__calloc(1, sizeof *s);
-    if (s != NULL) s->at = msgl__reallocarray(NULL, 2 * p->num_wanted + 1, sizeof *s->at);
-    if (s == NULL || s->at == NULL) {
-        msgl__free(s);
+    const size_t most = 2 * p->num_wanted + 1;
+    if (s != NULL) {
+        s->at = msgl__reallocarray(NULL, most, sizeof *s->at);
+        s->linears = msgl__reallocarray(NULL, most, sizeof *s->linears);
+        s->parts = msgl__reallocarray(NULL, most, sizeof *s->parts);
+    }
+    if (s == NULL || s->at == NULL || s->linears == NULL || s->parts == NULL) {
+        msgl__lora_sites_free(s);
         return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
     }
+    s->by_tiles = k->gemm.lora_tiles != NULL;
     s->head = &m->lm_head;
     s->kernels = &k->gemm;
     s->formats = (msgl_weight_formats){.kernels = &k->gemm,
@@ -165,7 +186,22 @@ void msgl__lora_sites_free(msgl_lora_sites *s)
 {
     if (s == NULL) return;
     msgl__free(s->at);
+    msgl__free(s->linears);
+    msgl__free(s->parts);
     msgl__free(s);
+}
+
+bool msgl__lora_by_tiles(const msgl_lora_sites *s)
+{
+    return s->by_tiles;
+}
+
+msgl_lora_table msgl__lora_table(const msgl_lora_sites *s)
+{
+    return (msgl_lora_table){.linears = s->linears,
+                             .parts = s->parts,
+                             .num = s->num_linears,
+                             .rank = room_of(s, s->max_rank)};
 }
 
 size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
@@ -179,7 +215,7 @@ size_t msgl__lora_arena(const msgl_lora_sites *s, int32_t tokens)
 {
     const size_t rows = (size_t)(tokens < s->block_rows ? tokens : s->block_rows);
     return msgl__activation_bytes(rows, s->gated, s->act) +
-           msgl__activation_bytes((size_t)tokens, (size_t)s->max_rank, s->act);
+           msgl__activation_bytes((size_t)tokens, (size_t)room_of(s, s->max_rank), s->act);
 }
 
 // A module of the adapter: where it goes, and its two tensors.
@@ -189,6 +225,7 @@ typedef struct module {
     size_t num_sites;
     const msgl_tensor *a, *b; // [rank, in], [out, rank]
     int32_t rank;
+    int32_t room;       // of A's rows and B's columns: rank, and the zeros behind
     int32_t first, end; // rows of the linear that B is for
     float scale;
 } module;
@@ -353,6 +390,7 @@ static int check_module(const reading *r, module *m)
     const msgl_wanted *w = &m->sites->wanted;
     const int64_t out = w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows;
     m->rank = (int32_t)rank;
+    m->room = room_of(r->s, m->rank);
     const bool embeds = m->sites->embeds;
     int code = check_shape(r, m->a, rank, embeds ? r->s->vocab : w->all_cols);
     if (code == 0) code = check_shape(r, m->b, embeds ? r->s->hidden : out, rank);
@@ -402,10 +440,10 @@ static int plan_linear(const reading *r, msgl_weight_plan *p, size_t first, size
         const module *m = &r->modules[i];
         if (m->end > m->first) {
             const int j = l->num_parts++;
-            msgl__plan_weight(p, &l->b[j], m->end - m->first, m->rank);
+            msgl__plan_weight(p, &l->b[j], m->end - m->first, m->room);
             l->parts[j] = (msgl_lora_part){.b = &l->b[j], .at = ranks, .col = m->first};
         }
-        ranks += m->rank;
+        ranks += m->room;
     }
     msgl__plan_weight(p, &l->a, ranks, l->of->w.k);
     return 0;
@@ -438,18 +476,30 @@ static msgl_tensor matrix(const float *data, int64_t rows, int64_t cols)
                          .bytes = (size_t)rows * (size_t)cols * sizeof *data};
 }
 
+// B, scaled, with zeros behind its rank.
+static void stage_b(const module *m, float *stage)
+{
+    const size_t out = (size_t)m->b->dims[0], rank = (size_t)m->rank, room = (size_t)m->room;
+    to_f32(m->b, out * rank, m->scale, stage);
+    // From the last row on, which goes farthest.
+    for (size_t i = out; i-- > 0 && room > rank;) {
+        memmove(stage + i * room, stage + i * rank, rank * sizeof *stage);
+        memset(stage + i * room + rank, 0, (room - rank) * sizeof *stage);
+    }
+}
+
 // B's rows go where the weight's rows are.
 static void load_b(const module *m, msgl_weight *b, float *stage, msgl_exec *x)
 {
     const int64_t out = m->b->dims[0];
-    to_f32(m->b, (size_t)out * (size_t)m->rank, m->scale, stage);
-    const msgl_tensor t = matrix(stage, out, m->rank);
+    stage_b(m, stage);
+    const msgl_tensor t = matrix(stage, out, m->room);
     for (size_t i = 0; i < m->num_sites && x->status == 0; i++) {
         msgl_wanted w = m->sites[i].wanted;
         if (w.rows == 0) continue;
         w.weight = b;
         w.row -= m->first;
-        w.cols = w.all_cols = m->rank;
+        w.cols = w.all_cols = m->room;
         w.first_col = 0;
         w.head_groups = w.group_heads = w.head_cols = 0;
         const msgl_load_item item = {.want = &w, .tensor = &t};
@@ -478,24 +528,26 @@ static void pack(msgl_weight *w, const float *rows, msgl_exec *x)
 static void load_embed(const module *m, msgl_lora_embed *e, float *stage, float *turned,
                        msgl_exec *x)
 {
-    const size_t vocab = (size_t)m->a->dims[1], rank = (size_t)m->rank;
+    const size_t vocab = (size_t)m->a->dims[1], rank = (size_t)m->rank, room = (size_t)m->room;
     to_f32(m->a, rank * vocab, 1, stage);
-    for (size_t i = 0; i < rank; i++) {
-        for (size_t v = 0; v < vocab; v++) turned[v * rank + i] = stage[i * vocab + v];
+    for (size_t i = 0; i < room; i++) {
+        for (size_t v = 0; v < vocab; v++) {
+            turned[v * room + i] = i < rank ? stage[i * vocab + v] : 0.0f;
+        }
     }
     pack(&e->a, turned, x);
-    to_f32(m->b, (size_t)m->b->dims[0] * rank, m->scale, stage);
+    stage_b(m, stage);
     pack(&e->b, stage, x);
 }
 
-// Most elements of one tensor.
+// Most elements of one tensor, as it is staged.
 static size_t stage_elements(const reading *r)
 {
     size_t most = 0;
     for (size_t i = 0; i < r->num; i++) {
         const module *m = &r->modules[i];
-        const size_t rank = (size_t)m->rank;
-        const size_t a = rank * (size_t)m->a->dims[1], b = rank * (size_t)m->b->dims[0];
+        const size_t room = (size_t)m->room;
+        const size_t a = room * (size_t)m->a->dims[1], b = room * (size_t)m->b->dims[0];
         most = a > most ? a : most;
         most = b > most ? b : most;
     }
@@ -520,7 +572,7 @@ static int load_modules(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
         for (int part = 0; first < end; first++) {
             const module *m = &r->modules[first];
             load_a(m, &to->a, at, x);
-            at += m->rank;
+            at += m->room;
             if (m->end > m->first) load_b(m, &to->b[part++], stage, x);
         }
     }
@@ -539,6 +591,18 @@ static int check_once(const reading *r)
     return 0;
 }
 
+// The device's memory for what is planned.
+static int take_region(msgl_weight_plan *p, msgl_loaded_lora *l, msgl_exec *x, msgl_err *err)
+{
+    l->bytes = p->bytes;
+    l->region = x->device->ops->alloc(x->device, p->bytes);
+    if (l->region == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "adapter: no memory for %zu bytes", p->bytes);
+    }
+    msgl__weight_plan_place(p, l->region);
+    return 0;
+}
+
 static int plan_and_load(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
 {
     msgl_weight_plan p;
@@ -550,8 +614,8 @@ static int plan_and_load(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
         code = msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
     size_t first = 0;
     if (code == 0 && r->modules[0].sites->embeds) {
-        msgl__plan_weight(&p, &l->lora.embed.a, r->s->vocab, r->modules[0].rank);
-        msgl__plan_weight(&p, &l->lora.embed.b, r->s->hidden, r->modules[0].rank);
+        msgl__plan_weight(&p, &l->lora.embed.a, r->s->vocab, r->modules[0].room);
+        msgl__plan_weight(&p, &l->lora.embed.b, r->s->hidden, r->modules[0].room);
         first = 1;
     }
     while (first < r->num && code == 0 && p.status == 0) {
@@ -561,15 +625,8 @@ static int plan_and_load(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
     }
     l->lora.linears = l->linears;
     if (code == 0) code = p.status;
+    if (code == 0) code = take_region(&p, l, x, r->err);
     if (code == 0) {
-        l->bytes = p.bytes;
-        l->region = x->device->ops->alloc(x->device, p.bytes);
-        if (l->region == NULL) {
-            code = msgl__err_set(r->err, MSGL_ENOMEM, "adapter: no memory for %zu bytes", p.bytes);
-        }
-    }
-    if (code == 0) {
-        msgl__weight_plan_place(&p, l->region);
         code = load_modules(r, l, x);
         if (code != 0) (void)msgl__err_set(r->err, code, "adapter: loading its weights failed");
     }
@@ -601,6 +658,106 @@ int msgl__lora_load(const msgl_lora_sites *s, const char *dir, msgl_exec *x, msg
     if (code == 0) code = plan_and_load(&r, l, x);
     msgl__lora_config_free(r.config);
     msgl__checkpoint_close(r.c);
+    msgl__free(r.modules);
+    if (code != 0) {
+        msgl__lora_free(l, x->device);
+        return code;
+    }
+    *out = l;
+    return 0;
+}
+
+// The sites of modules that a dummy adapter changes: all of layers, or those of attention alone.
+static bool is_dummy_module(const msgl_lora_sites *s, const site *at, bool attention)
+{
+    static const char *const ENDS[] = {".q_proj", ".k_proj", ".v_proj", ".qkv_proj", ".o_proj"};
+    if (at->linear == NULL || at->linear == s->head) return false;
+    if (!attention) return true;
+    for (size_t i = 0; i < MSGL_COUNT(ENDS); i++) {
+        if (msgl__ends_with(at->module, ENDS[i])) return true;
+    }
+    return false;
+}
+
+static int dummy_modules(reading *r, int32_t rank, bool attention)
+{
+    const msgl_lora_sites *s = r->s;
+    r->modules = msgl__calloc(s->num + 1, sizeof *r->modules);
+    if (r->modules == NULL) return msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
+    for (size_t i = 0; i < s->num; i = module_end(s, i)) {
+        if (!is_dummy_module(s, &s->at[i], attention)) continue;
+        module *m = &r->modules[r->num++];
+        m->sites = &s->at[i];
+        m->num_sites = module_end(s, i) - i;
+        m->rank = rank;
+        m->room = room_of(s, rank);
+        place(m);
+    }
+    if (r->num > 0) return 0;
+    return msgl__err_set(r->err, MSGL_EUNSUPPORTED,
+                         "dummy adapters: the model has no modules called q_proj, k_proj, v_proj, "
+                         "qkv_proj or o_proj");
+}
+
+// Values in [-0.02, 0.02), the same for every weight.
+static int fill_dummy(msgl_loaded_lora *l, uint64_t seed, msgl_exec *x)
+{
+    size_t most = 1;
+    for (int i = 0; i < l->lora.num; i++) {
+        const msgl_lora_linear *of = &l->linears[i];
+        const size_t a = (size_t)of->a.n * (size_t)of->a.k;
+        most = a > most ? a : most;
+        for (int j = 0; j < of->num_parts; j++) {
+            const size_t b = (size_t)of->b[j].n * (size_t)of->b[j].k;
+            most = b > most ? b : most;
+        }
+    }
+    float *noise = msgl__reallocarray(NULL, most, sizeof *noise);
+    if (noise == NULL) return MSGL_ENOMEM;
+    for (size_t i = 0; i < most; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX
+        noise[i] = 0.02f * (float)(int32_t)(seed >> 32) * 0x1p-31f;
+    }
+    for (int i = 0; i < l->lora.num && x->status == 0; i++) {
+        msgl_lora_linear *of = &l->linears[i];
+        pack(&of->a, noise, x);
+        for (int j = 0; j < of->num_parts; j++) pack(&of->b[j], noise, x);
+    }
+    msgl__free(noise);
+    return x->status;
+}
+
+int msgl__lora_dummy(const msgl_lora_sites *s, int32_t rank, bool attention, uint64_t seed,
+                     msgl_exec *x, msgl_loaded_lora **out, msgl_err *err)
+{
+    reading r = {.s = s, .err = err};
+    if (rank < 1 || rank > s->max_rank) {
+        return msgl__err_set(err, MSGL_ELIMIT, "dummy adapters: rank %d: allowed 1 to %d", rank,
+                             (int)s->max_rank);
+    }
+    msgl_loaded_lora *l = msgl__calloc(1, sizeof *l);
+    int code = l != NULL ? dummy_modules(&r, rank, attention)
+                         : msgl__err_set(err, MSGL_ENOMEM, "adapter: out of memory");
+    msgl_weight_plan p;
+    msgl__weight_plan_init(&p, &s->formats, err);
+    if (code == 0) {
+        qsort(r.modules, r.num, sizeof *r.modules, by_linear);
+        l->linears = msgl__calloc(r.num, sizeof *l->linears);
+        if (l->linears == NULL) code = msgl__err_set(err, MSGL_ENOMEM, "adapter: out of memory");
+    }
+    for (size_t first = 0; first < r.num && code == 0 && p.status == 0;) {
+        const size_t end = group_end(&r, first);
+        code = plan_linear(&r, &p, first, end, &l->linears[l->lora.num++]);
+        first = end;
+    }
+    if (code == 0) code = p.status;
+    if (code == 0) code = take_region(&p, l, x, err);
+    if (code == 0) {
+        l->lora.linears = l->linears;
+        code = fill_dummy(l, seed, x);
+        if (code != 0) (void)msgl__err_set(err, code, "adapter: filling its weights failed");
+    }
+    msgl__weight_plan_free(&p);
     msgl__free(r.modules);
     if (code != 0) {
         msgl__lora_free(l, x->device);

@@ -25,6 +25,11 @@ void msgl__lora_sites_free(msgl_lora_sites *s);
 size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens);
 size_t msgl__lora_arena(const msgl_lora_sites *s, int32_t tokens);
 
+// Whether the device computes adapters by tiles; and what its table is to have beside the slots'
+// entries, which are the caller's. Pointers are the sites'.
+bool msgl__lora_by_tiles(const msgl_lora_sites *s);
+msgl_lora_table msgl__lora_table(const msgl_lora_sites *s);
+
 // One adapter in memory of x's device.
 typedef struct msgl_loaded_lora {
     msgl_lora lora;
@@ -38,6 +43,10 @@ typedef struct msgl_loaded_lora {
 // model's device, with a pool that nobody else runs on.
 int msgl__lora_load(const msgl_lora_sites *s, const char *dir, msgl_exec *x, msgl_loaded_lora **out,
                     msgl_err *err);
+// One with random values that depend on the seed, for benchmarks, of this rank: of q, k, v and o of
+// all layers, or of all their linear layers. MSGL_ELIMIT, MSGL_EUNSUPPORTED, MSGL_ENOMEM.
+int msgl__lora_dummy(const msgl_lora_sites *s, int32_t rank, bool attention, uint64_t seed,
+                     msgl_exec *x, msgl_loaded_lora **out, msgl_err *err);
 void msgl__lora_free(msgl_loaded_lora *l, msgl_device *d); // NULL is allowed
 
 #endif

@@ -246,6 +246,21 @@ static int32_t take_kinds(const msgl_products *p, msgl_dtype kv, kind *kinds)
     return num;
 }
 
+int msgl__products_add_apart(msgl_products *p)
+{
+    const int32_t num = p->num;
+    for (int32_t i = 0; i < num; i++) {
+        const msgl_linear *l = p->list[i].linear;
+        msgl_linear_use use = p->list[i].use;
+        if (use.rotates == NULL && !use.gated) continue;
+        use.rotates = NULL;
+        use.gated = false;
+        use.activation = MSGL_SILU;
+        msgl__products_add(p, l, &use);
+    }
+    return p->status;
+}
+
 void msgl__products_tune(const msgl_products *p, const msgl_kernels *k, msgl_exec *x,
                          msgl_arena *memory, msgl_dtype kv, int32_t max_batch, int32_t max_tokens)
 {

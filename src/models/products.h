@@ -56,6 +56,9 @@ typedef struct msgl_products {
 } msgl_products;
 
 void msgl__products_add(msgl_products *p, const msgl_linear *l, const msgl_linear_use *use);
+// The products of the list that have a rope or a gate in them, without: as steps with adapters
+// compute them. Behind all others. MSGL_ENOMEM.
+int msgl__products_add_apart(msgl_products *p);
 void msgl__products_add_heads(msgl_products *p, const msgl_weight *w, int32_t heads);
 void msgl__products_add_experts(msgl_products *p, const msgl_moe *m);
 void msgl__products_free(msgl_products *p);

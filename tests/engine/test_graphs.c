@@ -29,7 +29,7 @@ static const msgl_decode_graph GRAPHS[] = {
     {.size = 8, .max_seq_len = LONG},  {.size = 16, .max_seq_len = LONG},
 };
 
-static void expect_graph(const msgl_engine *e, int32_t size, int32_t seq_len, int32_t want_size,
+static void expect_graph(msgl_engine *e, int32_t size, int32_t seq_len, int32_t want_size,
                          int32_t want_len)
 {
     const msgl_decode_graph *g = msgl__graphs_find(e, false, size, seq_len);

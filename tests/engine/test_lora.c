@@ -3,7 +3,8 @@
 // Adapters beside the model, against peft (tests/vectors/lora): of every kind of product, alone and
 // any of them in one step, in chunks and as answers, over several forms of weights; what rows
 // without one get is what they get from an engine without any, bit by bit. And files that cannot be
-// used, with what is said of them.
+// used, with what is said of them. With TEST_DEVICE, which tests/cuda sets, on a GPU, whose answers
+// are also captured steps.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +17,15 @@
 
 #include "../models/folder.h"
 #include "core/mem.h"
+#include "device/devices.h"
 #include "engine/parity.h"
 #include "kernel/cpu.h"
 #include "utils/file.h"
+
+#ifndef TEST_DEVICE
+#define TEST_DEVICE "cpu"
+#endif
+#define ON_CPU (strcmp(TEST_DEVICE, "cpu") == 0)
 
 enum { PROMPT = 64, POSITIONS = 32, PATH = 512, PLACES = 4 };
 
@@ -30,8 +37,12 @@ static void lora_path(char *out, const char *name, const char *file)
 
 static msgl_options config(const char *dir, const char *dtype, bool adapters)
 {
-    msgl_options o = harness_config(dir, dtype);
-    o.attention = "auto";
+    // On a GPU bits are promised for a deterministic device alone.
+    const harness_target target = {.device = TEST_DEVICE,
+                                   .attention = "auto",
+                                   .page_size = ON_CPU ? 0 : 16,
+                                   .deterministic = !ON_CPU};
+    msgl_options o = harness_config_for(dir, dtype, &target);
     o.enable_lora = adapters;
     o.max_loaded_loras = PLACES;
     return o;
@@ -108,17 +119,24 @@ static const struct {
 };
 
 // The whole prompt at once, then in a chunk and answers. level NULL: the CPU's best.
-static void check_alone(const char *name, const char *model, const char *level, int ranks)
+// False: a GPU has no kernels for the model.
+static bool check_alone(const char *name, const char *model, const char *level, int ranks)
 {
     char dir[PATH];
     int32_t ids[PROMPT];
     harness h;
+    msgl_err err = {0};
     parity_path(dir, model, "");
     prompt_of(model, ids);
     msgl_options o = config(dir, "float32", true);
     o.cpu_level = level;
     o.tp_size = ranks;
-    harness_open(&h, &o);
+    const int code = harness_try_open(&h, &o, &err);
+    if (code == MSGL_EUNSUPPORTED && !ON_CPU) {
+        print_message("%-16s over %-12s skipped: %s\n", name, model, err.text);
+        return false;
+    }
+    if (code != 0) fail_msg("%s", err.text);
     load(&h, 2, name);
     float *expected = expected_of(&h, name);
     harness_pages(&h, 3, POSITIONS + 1);
@@ -148,14 +166,18 @@ static void check_alone(const char *name, const char *model, const char *level, 
     assert_true(most < 1e-3);
     free(expected);
     harness_close(&h);
+    return true;
 }
 
 static void test_against_peft(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof ADAPTERS / sizeof ADAPTERS[0]; i++) {
-        check_alone(ADAPTERS[i].name, ADAPTERS[i].model, NULL, 1);
+    const size_t num = sizeof ADAPTERS / sizeof ADAPTERS[0];
+    size_t ran = 0;
+    for (size_t i = 0; i < num; i++) {
+        ran += check_alone(ADAPTERS[i].name, ADAPTERS[i].model, NULL, 1);
     }
+    assert_true(ON_CPU ? ran == num : ran >= num / 2);
 }
 
 static void test_levels(void **state)
@@ -166,10 +188,22 @@ static void test_levels(void **state)
     }
 }
 
+static int gpus(void)
+{
+    msgl_device_choice choice;
+    msgl_err err = {0};
+    return msgl__device_choose(TEST_DEVICE, 0, 1, &choice, &err) == 0 ? choice.plugin->count(&err)
+                                                                      : 0;
+}
+
 // Ranks that have rows or columns of a layer each have those of the adapter.
 static void test_ranks(void **state)
 {
     (void)state;
+    if (!ON_CPU && gpus() < 2) {
+        print_message("ranks: skipped: one GPU\n");
+        return;
+    }
     check_alone("all", "qwen3_f32", NULL, 2);
     check_alone("ends", "qwen3_f32", NULL, 2);
     check_alone("fused", "phi3_swa", NULL, 2);
@@ -323,8 +357,96 @@ static void test_mixed(void **state)
     (void)state;
     check_mix("float32", "auto");
     check_mix("bfloat16", "auto");
-    check_mix("float32", "int8");
-    check_mix("bfloat16", "q4");
+    check_mix(ON_CPU ? "float32" : "bfloat16", "int8");
+    if (ON_CPU) check_mix("bfloat16", "q4");
+}
+
+// How many graphs were captured with adapters.
+static int captured(const msgl_engine *e)
+{
+    int n = 0;
+    for (int32_t i = 0; i < e->num_graphs; i++) n += e->graphs[i].with_adapters != NULL;
+    return n;
+}
+
+enum { ANSWERS = 3 }; // of graphs of four: a row is padding
+
+// Answers of requests whose adapters come into their slots now. rows [POSITIONS - FIRST, ANSWERS,
+// vocab].
+static void run_answers(harness *h, const char *const names[ANSWERS], const int32_t *ids,
+                        float *rows)
+{
+    const size_t vocab = (size_t)h->info->vocab_size;
+    msgl_batch_req reqs[ANSWERS];
+    for (int32_t i = 0; i < ANSWERS; i++) {
+        if (names[i] != NULL) load(h, i, names[i]);
+        harness_pages(h, i, POSITIONS + 1);
+        harness_tokens(h, i, ids, POSITIONS);
+        reqs[i] = harness_req(i, 0, FIRST);
+        reqs[i].adapter = names[i] != NULL ? i + 1 : 0;
+        reqs[i].sample = false;
+    }
+    harness_step(h, MSGL_PREFILL, reqs, ANSWERS);
+    for (int32_t t = FIRST; t < POSITIONS; t++) {
+        for (int32_t i = 0; i < ANSWERS; i++) {
+            reqs[i].cached_len = t;
+            reqs[i].device_len = t + 1;
+        }
+        harness_step(h, MSGL_DECODE, reqs, ANSWERS);
+        for (int32_t i = 0; i < ANSWERS; i++) {
+            memcpy(rows + ((size_t)(t - FIRST) * ANSWERS + (size_t)i) * vocab, harness_row(h, i),
+                   vocab * sizeof *rows);
+        }
+    }
+}
+
+// Captured steps have the bits of those launched kernel by kernel: with one adapter, with none,
+// with more of them that change more layers, and with one of the embedding, which is not captured.
+// graphs: how many are there with adapters by then.
+static const struct {
+    const char *names[ANSWERS];
+    int graphs;
+} MIXES[] = {
+    {{NULL, "few", NULL}, 1},         {{NULL, NULL, NULL}, 1},
+    {{NULL, "all", "patterns"}, 1},   {{"few", NULL, "attention"}, 1},
+    {{"ends", NULL, "attention"}, 0},
+};
+
+static void check_captured(const char *dtype)
+{
+    char dir[PATH];
+    int32_t ids[PROMPT];
+    harness h[2]; // without graphs, and with
+    parity_path(dir, "qwen3_f32", "");
+    prompt_of("qwen3_f32", ids);
+    msgl_options o = config(dir, dtype, true);
+    for (int g = 0; g < 2; g++) {
+        o.graph_max_bs = g == 1 ? ANSWERS + 1 : 0;
+        harness_open(&h[g], &o);
+    }
+    const bool graphs = h[1].e->num_graphs > 0; // f32 may have no kernels for them
+    assert_true(graphs || strcmp(dtype, "float32") == 0);
+    const size_t vocab = (size_t)h[0].info->vocab_size;
+    const size_t n = (size_t)(POSITIONS - FIRST) * ANSWERS * vocab;
+    float *rows[2] = {malloc(n * sizeof(float)), malloc(n * sizeof(float))};
+    assert_true(rows[0] != NULL && rows[1] != NULL);
+    for (size_t m = 0; m < sizeof MIXES / sizeof MIXES[0]; m++) {
+        for (int g = 0; g < 2; g++) run_answers(&h[g], MIXES[m].names, ids, rows[g]);
+        assert_memory_equal(rows[1], rows[0], n * sizeof(float));
+        assert_int_equal(captured(h[1].e), graphs ? MIXES[m].graphs : 0);
+        assert_int_equal(captured(h[0].e), 0);
+    }
+    for (int g = 0; g < 2; g++) {
+        free(rows[g]);
+        harness_close(&h[g]);
+    }
+}
+
+static void test_captured(void **state)
+{
+    (void)state;
+    check_captured("bfloat16");
+    check_captured("float32");
 }
 
 // A row's bits do not depend on who else is in the step, or on how it came to be there.
@@ -568,5 +690,18 @@ int main(void)
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_gpu[] = {
+        cmocka_unit_test(test_against_peft), cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_scores),       cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_captured),     cmocka_unit_test(test_same_bits_in_any_company),
+        cmocka_unit_test(test_slots),
+    };
+    msgl_device_choice choice;
+    msgl_err err = {0};
+    if (ON_CPU) return cmocka_run_group_tests(tests, NULL, NULL);
+    if (msgl__device_choose(TEST_DEVICE, 0, 1, &choice, &err) == 0) {
+        return cmocka_run_group_tests(on_gpu, NULL, NULL);
+    }
+    fprintf(stderr, "skipped: %s\n", err.text);
+    return 77;
 }
