@@ -51,6 +51,8 @@ typedef struct msgl_args {
         *accept, *dataset;
     const char *routing;
     int prompt_len, steps, requests, repeat, open_ended, grid, drafts;
+    const char *dummy_lora_modules;
+    int dummy_loras, dummy_lora_rank;
     // simulate
     const char *step_table, *trace, *replicas;
     int trace_block, clients;

@@ -301,7 +301,7 @@ static int choose_drafts(msgl_step_bench *b, msgl_options *o, msgl_err *err)
                          b->depth, b->drafts, most);
 }
 
-// Reads --lora-paths, and says how long each took.
+// Reads --lora-paths, and says how long each took; or makes --dummy-loras.
 static int load_adapters(msgl_step_bench *b, const msgl_args *a, msgl_err *err)
 {
     msgl_lora_path all[MSGL_MAX_LIST];
@@ -315,9 +315,27 @@ static int load_adapters(msgl_step_bench *b, const msgl_args *a, msgl_err *err)
                     (double)(msgl__now_ns() - start) / 1e6);
         }
     }
-    b->num_loras = a->loras.count;
+    const bool attention = strcmp(a->dummy_lora_modules, "attention") == 0;
+    for (int i = 0; i < a->dummy_loras && rc == 0; i++) {
+        rc = msgl__engine_dummy_adapter(b->engine, i, a->dummy_lora_rank, attention, err);
+    }
+    b->num_loras = a->dummy_loras > 0 ? a->dummy_loras : a->loras.count;
     msgl_free(text);
     return rc;
+}
+
+// Room for them, however few the flags leave: none waits here.
+static int take_loras(const msgl_args *a, msgl_options *o, msgl_err *err)
+{
+    const int n = a->dummy_loras > 0 ? a->dummy_loras : a->loras.count;
+    if (a->dummy_loras > 0 && a->loras.count > 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "--dummy-loras: not with --lora-paths");
+    }
+    if (n == 0) return 0;
+    o->enable_lora = 1;
+    if (o->max_loaded_loras < n) o->max_loaded_loras = n;
+    if (o->max_loras_per_batch < n) o->max_loras_per_batch = n;
+    return 0;
 }
 
 static int open_engine(msgl_step_bench *b, const msgl_args *a, const step_lists *l, msgl_err *err)
@@ -326,6 +344,7 @@ static int open_engine(msgl_step_bench *b, const msgl_args *a, const step_lists 
     char *dir = NULL, attention[128];
     int rc = msgl__cli_options(a, &o, &dir, attention, err);
     if (rc == 0 && b->drafts > 0) rc = choose_drafts(b, &o, err);
+    if (rc == 0) rc = take_loras(a, &o, err);
     const int beside = l->num_chunks > 1, length = request_length(b);
     if (rc == 0 && o.num_pages == 0) { // no more memory than the measurement needs
         o.num_pages = (l->largest + beside) * msgl__ceil_div(length, o.page_size);
