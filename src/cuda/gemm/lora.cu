@@ -270,6 +270,7 @@ static __device__ void row_factors(const lora_args &g, const tile_rows &t, int r
     const int i = (int)threadIdx.x;
     if (i >= rows) return;
     float sum = 0;
+#pragma unroll 16
     for (int p = 0; p < g.pieces && g.squares != NULL && i < t.count; p++) {
         sum += __ldcg(&g.squares[(size_t)p * (size_t)g.c.rows + (size_t)(t.first + i)]);
     }
@@ -289,14 +290,27 @@ static __device__ void prefetch_out(const lora_args &g, const tile_rows &t, int 
     }
 }
 
-// h of place `at` in the order and rank r of all parts'.
-static __device__ float sum_pieces(const lora_args &g, int at, int r)
+// h of place `at` in the order and ranks r, which is even, and r + 1 of all parts'. AT_ONCE pieces
+// are on their way together.
+static __device__ float2 sum_pieces(const lora_args &g, int at, int r)
 {
+    enum { AT_ONCE = 20 };
     const size_t step = (size_t)g.c.rows * (size_t)g.c.max_ranks;
     const float *p = g.h + (size_t)at * (size_t)g.c.max_ranks + (size_t)r;
-    float sum = 0;
-#pragma unroll 8
-    for (int i = 0; i < g.pieces; i++) sum += __ldcg(&p[(size_t)i * step]);
+    float2 sum = make_float2(0, 0);
+    for (int first = 0; first < g.pieces; first += AT_ONCE) {
+        float2 v[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            v[i] = make_float2(0, 0);
+            if (first + i < g.pieces) v[i] = __ldcg((const float2 *)&p[(size_t)(first + i) * step]);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            sum.x += v[i].x;
+            sum.y += v[i].y;
+        }
+    }
     return sum;
 }
 
@@ -314,11 +328,9 @@ static __device__ void fill_h(const lora_args &g, const tile_rows &t, int at, in
     const int pairs = rank / 2;
     for (int i = (int)threadIdx.x; i < 16 * FRAGMENTS * pairs; i += THREADS) {
         const int row = i / pairs, r = i % pairs * 2;
-        float v[2] = {0, 0};
-        for (int j = 0; j < 2 && row < t.count; j++) {
-            v[j] = sum_pieces(g, t.first + row, at + r + j);
-        }
-        s->h[row][r / 2] = msgl__pack_two(v[0], v[1], T());
+        float2 v = make_float2(0, 0);
+        if (row < t.count) v = sum_pieces(g, t.first + row, at + r);
+        s->h[row][r / 2] = msgl__pack_two(v.x, v.y, T());
     }
 }
 
@@ -583,9 +595,11 @@ static __global__ void __launch_bounds__(THREADS)
              part = next_part(g, t.entry, part + 1, column)) {
             const int rank = t.entry->parts[part].rank;
             __syncthreads(); // factors are there, or the part before is done with h
-            for (int i = (int)threadIdx.x; i < rows * rank; i += THREADS) {
-                const int j = i / rank, r = i % rank;
-                h[j][r] = sum_pieces(g, t.first + j, t.entry->parts[part].at + r) * factors[j];
+            for (int i = (int)threadIdx.x; i < rows * rank / 2; i += THREADS) {
+                const int j = 2 * i / rank, r = 2 * i % rank;
+                const float2 v = sum_pieces(g, t.first + j, t.entry->parts[part].at + r);
+                h[j][r] = v.x * factors[j];
+                h[j][r + 1] = v.y * factors[j];
             }
             __syncthreads();
             f32_add(g, t, rows, h, part, column);
@@ -622,10 +636,10 @@ static int pieces_of(int rows, int k)
 // So many that all blocks are there at once, about, as a block that is not cannot begin early.
 static int columns_of(const msgl_exec *x, const msgl_lora_tiles_call *c)
 {
-    enum { BLOCKS = 6, MOST = 8 }; // of an SM; of COLUMNS
+    enum { BLOCKS = 4, MOST = 8 }; // of an SM; of COLUMNS
     const int64_t blocks = (int64_t)c->num_tiles * ((c->n + COLUMNS - 1) / COLUMNS);
     const int64_t there = (int64_t)BLOCKS * msgl__cuda_device(x)->sm_count;
-    const int64_t each = (blocks + there - 1) / there;
+    const int64_t each = (blocks + there / 2) / there;
     return COLUMNS * (int)(each < 1 ? 1 : each > MOST ? MOST : each);
 }
 
