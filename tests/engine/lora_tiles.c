@@ -2,7 +2,14 @@
 //
 // A CPU that computes adapters by tiles, as GPUs do: the engine's tables, tiles and padded ranks on
 // every machine. Linked with --wrap=msgl__kernels_init_cpu. Weights and activations are f32.
+#include "lora_tiles.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "kernel/kernel.h"
+#include "layers/lora.h"
 
 enum { MOST_RANKS = 4096, SCRATCH = 8 << 20 };
 
@@ -71,4 +78,108 @@ void __wrap_msgl__kernels_init_cpu(msgl_kernels *k, msgl_cpu_level level)
     k->gemm.lora = NULL;
     k->gemm.lora_tiles = lora_tiles;
     k->gemm.lora_scratch = lora_scratch;
+}
+
+// --- captured steps ------------------------------------------------------------------------------
+
+// What stands in for a GPU's graphs, of one engine: what was captured is computed again when it is
+// launched, from where it read and wrote at the time.
+static struct {
+    msgl_engine *e;
+    msgl_device_ops ops;
+    msgl_attn_desc desc;
+    const msgl_device_ops *real_ops;
+    const msgl_attn_desc *real_desc;
+    void (*sample)(msgl_exec *x, const msgl_sample_call *c);
+} gpu;
+
+struct msgl_graph {
+    msgl_engine_step step;
+    msgl_lora_step lora; // of the step, which has it no longer when it is launched
+};
+
+static void begin(msgl_device *d)
+{
+    (void)d;
+}
+
+static msgl_graph *end(msgl_device *d, msgl_err *err)
+{
+    (void)d, (void)err;
+    msgl_graph *g = calloc(1, sizeof *g);
+    if (g == NULL) return NULL;
+    g->step = gpu.e->steps[0];
+    if (g->step.lora != NULL) {
+        g->lora = *g->step.lora;
+        g->step.lora = &g->lora;
+    }
+    return g;
+}
+
+// The lengths, which the CPU's kernels read from the host, are those of the step that runs.
+static void launch(msgl_device *d, msgl_graph *g)
+{
+    (void)d;
+    const msgl_engine_step *now = &gpu.e->steps[0];
+    assert(now->graph != NULL && (now->graph->graph == g || now->graph->with_adapters == g));
+    memcpy(g->step.seqs, now->seqs, sizeof g->step.seqs);
+    g->step.num_seqs = now->num_seqs;
+    msgl_logits l;
+    if (!msgl__step_forward(gpu.e, &g->step, &l)) gpu.e->exec.status = MSGL_EINTERNAL;
+}
+
+static void drop(msgl_device *d, msgl_graph *g)
+{
+    (void)d;
+    free(g);
+}
+
+static void inputs_begin(msgl_device *d)
+{
+    (void)d;
+}
+
+static void sample(msgl_exec *x, const msgl_sample_call *c)
+{
+    if (c->replay == NULL) gpu.sample(x, c); // no captured step of the test chooses tokens
+}
+
+static void capture(void *ctx, int64_t max_size)
+{
+    msgl_err err;
+    if (msgl__graphs_capture(gpu.e, (int32_t)max_size, &err) != 0) *(int *)ctx = 1;
+    gpu.e->device->ops->record(gpu.e->device, MSGL_DEVICE_MAX_EVENTS - 1);
+}
+
+bool lora_tiles_capture(msgl_engine *e, int32_t max_size)
+{
+    int failed = 0;
+    memset(&gpu, 0, sizeof gpu);
+    gpu.e = e;
+    gpu.real_ops = e->device->ops;
+    gpu.ops = *gpu.real_ops;
+    gpu.ops.graph_begin = begin;
+    gpu.ops.graph_end = end;
+    gpu.ops.graph_launch = launch;
+    gpu.ops.graph_destroy = drop;
+    gpu.ops.inputs_begin = inputs_begin;
+    e->device->ops = &gpu.ops;
+    gpu.real_desc = e->groups[0].attn.decode->desc; // of all groups
+    gpu.desc = *gpu.real_desc;
+    gpu.desc.graph = true;
+    for (int32_t g = 0; g < e->specs.count; g++) e->groups[g].attn.decode->desc = &gpu.desc;
+    gpu.sample = e->kernels.sample.sample;
+    e->kernels.sample.sample = sample;
+    gpu.ops.arm(e->device, MSGL_DEVICE_MAX_EVENTS - 1);
+    gpu.ops.submit(e->device, capture, &failed, max_size);
+    return gpu.ops.wait(e->device, MSGL_DEVICE_MAX_EVENTS - 1) == 0 && failed == 0;
+}
+
+void lora_tiles_release(void)
+{
+    msgl_engine *e = gpu.e;
+    msgl__graphs_destroy(e);
+    memset(e->graphs, 0, sizeof e->graphs);
+    e->device->ops = gpu.real_ops;
+    for (int32_t g = 0; g < e->specs.count; g++) e->groups[g].attn.decode->desc = gpu.real_desc;
 }
