@@ -1247,4 +1247,36 @@ MODELS = {
             window=dict(sliding_window_size=4096),
         ),
     ),
+    # Heads as released models have them, for which GPUs have kernels of their own.
+    "gemma4_hd512": dict(
+        seed=51000,
+        config=gemma4(
+            attention_k_eq_v=True,
+            global_head_dim=512,
+            head_dim=256,
+            hidden_size=24,
+            layer_types=["sliding_attention", "full_attention"],
+            num_attention_heads=2,
+            num_global_key_value_heads=1,
+            num_hidden_layers=2,
+            num_key_value_heads=1,
+            tie_word_embeddings=False,
+        ),
+        gain=dict(GEMMA4_UNTIED, q_norm=0.2, k_norm=0.2),
+    ),
+    "mimo_v2_hd192": dict(
+        seed=52000,
+        config=mimo_v2(
+            head_dim=192,
+            hidden_size=24,
+            hybrid_layer_pattern=[0, 1],
+            moe_layer_freq=[0, 1],
+            num_hidden_layers=2,
+            swa_head_dim=192,
+            swa_v_head_dim=128,
+            v_head_dim=128,
+        ),
+        gain={"experts": 0.7, "layers.1.mlp.gate.weight": 2},
+        steady=True,
+    ),
 }
