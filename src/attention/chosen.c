@@ -1,26 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/chosen.h"
 
+#include <string.h>
+
 #include "attention/fa/fa.h"
 #include "attention/paged.h"
 #include "core/mem.h"
+#include "core/round.h"
+#include "kernel/device.h"
 
-enum { ROWS = 64 }; // tokens of a call
+enum {
+    ROWS = 64,                // tokens of a call
+    DEVICE_SCORES = 64 << 20, // bytes of scores that a device holds at a time, about
+};
+
+// Of a device with memory of its own.
+typedef struct chosen_device {
+    msgl_device *dev; // NULL: there is none
+    msgl_attn_backend *backend;
+    // The lists of a call's tokens, [ROWS, top_k], which are the backend's page table; 0, 1, 2,
+    // ..., [ROWS + 1]; scores.
+    int32_t *table, *numbers;
+    float *scores;
+    size_t bytes; // of all, from table on
+} chosen_device;
 
 struct msgl_attn_chosen {
     msgl_attn_config cfg; // of a call
     const msgl_page_table *page_table;
-    int32_t top_k, max_keys;
+    const int32_t *pages; // that kernels read, and integers from row to row
+    size_t page_stride;
+    int32_t top_k, max_keys, score_rows;
     msgl_attn_workspace ws;
     msgl_attn_work *works;
     msgl_attn_group *groups;
-    float *scores;                  // [MSGL_INDEX_ROWS, max_keys]
+    float *scores;                  // [score_rows, max_keys]
     int32_t cu_seqlens_q[ROWS + 1]; // 0, 1, 2, ...
+    chosen_device device;
 };
 
 void msgl__chosen_destroy(msgl_attn_chosen *c)
 {
     if (c == NULL) return;
+    chosen_device *d = &c->device;
+    if (d->backend != NULL) d->backend->desc->destroy(d->backend);
+    if (d->table != NULL) d->dev->ops->free(d->dev, d->table, d->bytes);
     msgl__attn_workspace_destroy(&c->ws);
     msgl__free(c->works);
     msgl__free(c->groups);
@@ -28,8 +52,76 @@ void msgl__chosen_destroy(msgl_attn_chosen *c)
     msgl__free(c);
 }
 
-int msgl__chosen_create(const msgl_attn_config *cfg, int32_t top_k, msgl_attn_chosen **out,
-                        msgl_err *err)
+// Whether it can attend to lists that only the device knows.
+static bool takes_lists(const char *name)
+{
+    return strcmp(name, "fa") == 0 || strcmp(name, "triton") == 0;
+}
+
+int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out, msgl_err *err)
+{
+    msgl_attn_needs n = *needs;
+    n.page_size = 1;
+    for (const msgl_attn_desc *const *d = n.backends->all; *d != NULL; d++) {
+        msgl_err why = {0};
+        *out = *d;
+        if (takes_lists((*d)->name) && msgl__attn_supports(*d, &n, &why) == 0) return 0;
+    }
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "sparse attention (index_topk): no kernel on %s for %d heads over vectors "
+                         "of %d + %d in %s; allowed: bfloat16, float16",
+                         n.backends->device, (int)n.num_q_heads, (int)n.v_dim,
+                         (int)(n.head_dim - n.v_dim), msgl__dtype_name(n.kv_dtype));
+}
+
+static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const msgl_attn_desc *desc,
+                       msgl_err *err)
+{
+    chosen_device *d = &c->device;
+    const size_t row = (size_t)c->max_keys * sizeof(float);
+    const size_t lists = ROWS * (size_t)c->top_k * sizeof(int32_t);
+    c->score_rows = (int32_t)(DEVICE_SCORES / row);
+    if (c->score_rows < MSGL_INDEX_ROWS) c->score_rows = MSGL_INDEX_ROWS;
+    if (c->score_rows > 16 * ROWS) c->score_rows = 16 * ROWS;
+    const size_t sizes[] = {lists, sizeof c->cu_seqlens_q, (size_t)c->score_rows * row};
+    for (int i = 0; i < 3; i++) d->bytes += msgl__round_up(sizes[i], 64);
+    d->dev = cfg->dev;
+    char *at = cfg->dev->ops->alloc(cfg->dev, d->bytes);
+    d->table = (int32_t *)(void *)at;
+    if (at == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for %zu bytes", d->bytes);
+    }
+    d->table = msgl__attn_carve(&at, sizes[0]);
+    d->numbers = msgl__attn_carve(&at, sizes[1]);
+    d->scores = msgl__attn_carve(&at, sizes[2]);
+    cfg->dev->ops->copy_in(cfg->dev, d->numbers, c->cu_seqlens_q, sizes[1]);
+    c->pages = cfg->device_table;
+    c->page_stride = cfg->device_table_stride / (size_t)cfg->page_size;
+    c->cfg.device_table = d->table;
+    c->cfg.device_table_stride = (size_t)c->top_k;
+    return desc->create(desc, &c->cfg, &d->backend, err);
+}
+
+static int open_host(msgl_attn_chosen *c, msgl_err *err)
+{
+    int rc = msgl__attn_config_check(&msgl__attn_fa, &c->cfg, err);
+    if (rc != 0) return rc;
+    c->score_rows = MSGL_INDEX_ROWS;
+    c->pages = c->page_table->pages;
+    c->page_stride = (size_t)c->page_table->stride;
+    msgl__attn_workspace_limits(&c->cfg, &c->ws);
+    rc = msgl__attn_workspace_create(&c->cfg, &c->ws, err);
+    if (rc != 0) return rc;
+    c->works = msgl__calloc((size_t)c->ws.max_works, sizeof *c->works);
+    c->groups = msgl__calloc((size_t)c->ws.max_groups, sizeof *c->groups);
+    c->scores = msgl__calloc((size_t)c->score_rows * (size_t)c->max_keys, sizeof *c->scores);
+    if (c->works != NULL && c->groups != NULL && c->scores != NULL) return 0;
+    return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for scores of %d keys",
+                         (int)c->max_keys);
+}
+
+int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc, int32_t top_k,
+                        msgl_attn_chosen **out, msgl_err *err)
 {
     msgl_attn_chosen *c = msgl__calloc(1, sizeof *c);
     if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: out of memory");
@@ -41,24 +133,13 @@ int msgl__chosen_create(const msgl_attn_config *cfg, int32_t top_k, msgl_attn_ch
     c->top_k = top_k;
     c->max_keys = cfg->max_seq_len;
     for (int32_t i = 0; i <= ROWS; i++) c->cu_seqlens_q[i] = i;
-    int rc = msgl__attn_config_check(&msgl__attn_fa, &c->cfg, err);
-    if (rc != 0) goto fail;
-    msgl__attn_workspace_limits(&c->cfg, &c->ws);
-    rc = msgl__attn_workspace_create(&c->cfg, &c->ws, err);
-    if (rc != 0) goto fail;
-    c->works = msgl__calloc((size_t)c->ws.max_works, sizeof *c->works);
-    c->groups = msgl__calloc((size_t)c->ws.max_groups, sizeof *c->groups);
-    c->scores = msgl__calloc(MSGL_INDEX_ROWS * (size_t)c->max_keys, sizeof *c->scores);
-    if (c->works == NULL || c->groups == NULL || c->scores == NULL) {
-        rc = msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for scores of %d keys",
-                           (int)c->max_keys);
-        goto fail;
+    const int rc = desc != NULL ? open_device(c, cfg, desc, err) : open_host(c, err);
+    if (rc != 0) {
+        msgl__chosen_destroy(c);
+        return rc;
     }
     *out = c;
     return 0;
-fail:
-    msgl__chosen_destroy(c);
-    return rc;
 }
 
 void msgl__chosen_choose(const msgl_attn_chosen *c, msgl_exec *x,
@@ -66,38 +147,72 @@ void msgl__chosen_choose(const msgl_attn_chosen *c, msgl_exec *x,
 {
     msgl_index_choose_call full = *call;
     full.top_k = c->top_k;
-    full.pages = c->page_table->pages;
-    full.page_stride = (size_t)c->page_table->stride;
+    full.pages = c->pages;
+    full.page_stride = c->page_stride;
     full.page_size = c->page_table->paging.size;
-    full.scores = c->scores;
+    full.scores = c->device.dev != NULL ? c->device.scores : c->scores;
+    full.score_rows = c->score_rows;
     full.max_keys = c->max_keys;
     c->cfg.kernels->index.choose(x, &full);
+}
+
+// Tokens [t, t + n): requests of one token, whose lengths are the lists'.
+static void attend_on_device(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
+                             int32_t n, const int32_t *slots, const int32_t *counts,
+                             const msgl_attn_input *in, void *out)
+{
+    const chosen_device *d = &c->device;
+    const msgl_seqs seqs = {.phase = MSGL_DECODE,
+                            .size = n,
+                            .num_tokens = n,
+                            .max_seqlen_q = 1,
+                            .max_seqlen_k = c->top_k,
+                            .dev_cu_seqlens_q = d->numbers,
+                            .dev_seqlens_k = counts,
+                            .dev_table_rows = d->numbers,
+                            .graph = true};
+    d->dev->ops->copy(d->dev, d->table, slots, (size_t)n * (size_t)c->top_k * sizeof *slots);
+    d->backend->desc->begin(d->backend, x, &seqs);
+    d->backend->desc->forward(d->backend, x, layer, &seqs, in, out);
+}
+
+static void attend_on_host(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
+                           int32_t n, const int32_t *slots, const int32_t *counts,
+                           const msgl_attn_input *in, float *out)
+{
+    const msgl_attn_kernels *k = &c->cfg.kernels->attn;
+    const msgl_seqs seqs = {
+        .size = n, .num_tokens = n, .cu_seqlens_q = c->cu_seqlens_q, .seqlens_k = counts};
+    msgl_attn_plan plan = {.works = c->works, .groups = c->groups};
+    msgl_attn_call call;
+    msgl__attn_plan_tiles(&c->cfg, &c->ws, n, seqs.cu_seqlens_q, seqs.seqlens_k, NULL, &plan);
+    msgl__attn_call_init(&c->cfg, &c->ws, layer, &seqs, in, out, &call);
+    call.pages = slots;
+    call.page_stride = (size_t)c->top_k;
+    call.page_size = 1;
+    call.works = plan.works;
+    call.groups = plan.groups;
+    call.num_works = plan.num_works;
+    call.heads_per_task = plan.heads_per_task;
+    call.partial_kind = MSGL_ATTN_PARTIAL_TILE;
+    k->paged(k, x, &call);
 }
 
 void msgl__chosen_attend(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
                          int32_t tokens, const int32_t *slots, const int32_t *counts, const void *q,
                          size_t ld, void *out)
 {
-    const msgl_attn_kernels *k = &c->cfg.kernels->attn;
+    const size_t elem = c->device.dev != NULL ? msgl__dtype_size(x->act) : sizeof(float);
     const size_t out_ld = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
     for (int32_t t = 0; t < tokens; t += ROWS) {
         const int32_t n = tokens - t < ROWS ? tokens - t : ROWS;
-        const msgl_seqs seqs = {
-            .size = n, .num_tokens = n, .cu_seqlens_q = c->cu_seqlens_q, .seqlens_k = counts + t};
-        const msgl_attn_input in = {.q = (const float *)q + (size_t)t * ld, .ld = ld};
-        msgl_attn_plan plan = {.works = c->works, .groups = c->groups};
-        msgl_attn_call call;
-        msgl__attn_plan_tiles(&c->cfg, &c->ws, n, seqs.cu_seqlens_q, seqs.seqlens_k, NULL, &plan);
-        msgl__attn_call_init(&c->cfg, &c->ws, layer, &seqs, &in, (float *)out + (size_t)t * out_ld,
-                             &call);
-        call.pages = slots + (size_t)t * (size_t)c->top_k;
-        call.page_stride = (size_t)c->top_k;
-        call.page_size = 1;
-        call.works = plan.works;
-        call.groups = plan.groups;
-        call.num_works = plan.num_works;
-        call.heads_per_task = plan.heads_per_task;
-        call.partial_kind = MSGL_ATTN_PARTIAL_TILE;
-        k->paged(k, x, &call);
+        const int32_t *of = slots + (size_t)t * (size_t)c->top_k;
+        const msgl_attn_input in = {.q = (const char *)q + (size_t)t * ld * elem, .ld = ld};
+        void *to = (char *)out + (size_t)t * out_ld * elem;
+        if (c->device.dev != NULL) {
+            attend_on_device(c, x, layer, n, of, counts + t, &in, to);
+        } else {
+            attend_on_host(c, x, layer, n, of, counts + t, &in, to);
+        }
     }
 }

@@ -62,6 +62,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .times_sigmoid = msgl__cuda_times_sigmoid,
         .temper = msgl__cuda_temper,
         .join_columns = msgl__cuda_join_columns,
+        .mean_rows = msgl__cuda_mean_rows,
         .cap = msgl__cuda_cap,
     };
     k->moe = (msgl_moe_kernels){
@@ -92,6 +93,8 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
     };
     k->conv = (msgl_conv_kernels){.run = msgl__cuda_conv};
     k->ssm = (msgl_ssm_kernels){.run = msgl__cuda_ssm, .max_state_dim = MSGL_CUDA_MAX_STATE};
+    k->index =
+        (msgl_index_kernels){.store = msgl__cuda_index_store, .choose = msgl__cuda_index_choose};
     return 0;
 }
 

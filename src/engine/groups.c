@@ -89,6 +89,11 @@ static int choose_backends(msgl_engine *e, const msgl_options *o, int32_t group,
         memcpy(warnings[i], now[i], sizeof now[i]);
     }
     if (msgl__attn_apart(choice)) e->apart = true;
+    if (e->model.cfg.decoder.latent.index.top_k > 0 && !e->device->on_host) {
+        code = msgl__chosen_select(&needs, &choice->decode, err);
+        if (code != 0) return code;
+        choice->prefill = choice->decode;
+    }
     if (needs.cache == MSGL_CACHE_LATENT) {
         code = choose_prompts(e, &needs, choice->prefill, err);
         if (code != 0) return code;
@@ -193,8 +198,10 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         cfg.page_table = &e->page_tables[group->span];
         cfg.device_table = e->dev.page_tables[group->span];
         const int32_t top_k = e->model.cfg.decoder.latent.index.top_k;
-        code = top_k > 0 ? msgl__chosen_create(&cfg, top_k, &group->chosen, err)
-                         : msgl__attn_create(&e->attn_choices[g], &cfg, &group->attn, err);
+        const msgl_attn_choice *choice = &e->attn_choices[g];
+        const msgl_attn_desc *desc = e->device->on_host ? NULL : choice->decode;
+        code = top_k > 0 ? msgl__chosen_create(&cfg, desc, top_k, &group->chosen, err)
+                         : msgl__attn_create(choice, &cfg, &group->attn, err);
     }
     return code;
 }

@@ -27,19 +27,20 @@ typedef enum msgl_activation {
     MSGL_SILU,
     MSGL_GELU_TANH,
     MSGL_SWIGLU_CLAMPED,
-    MSGL_GELU_ERF, // x Phi(x) by erf (ModernBERT); CPU only
+    MSGL_GELU_ERF, // x Phi(x) by erf (ModernBERT); of experts on CPUs only
     MSGL_ACTIVATIONS,
 } msgl_activation;
 
 // Of a feed-forward block without a gate: one value in, one out. GELU is x Phi(x) (Hendrycks &
 // Gimpel 2016), by erf or by a tanh; RELU2 max(x, 0)^2 (So et al. 2021, Primer); XIELU has
-// parameters (pointwise.h).
+// parameters (pointwise.h). TANH is of heads over pooled vectors (BERT).
 typedef enum msgl_pointwise {
     MSGL_POINTWISE_SILU,
     MSGL_POINTWISE_GELU,
     MSGL_POINTWISE_GELU_TANH,
     MSGL_POINTWISE_RELU2,
     MSGL_POINTWISE_XIELU,
+    MSGL_POINTWISE_TANH,
 } msgl_pointwise;
 
 struct msgl_peer_sum; // cuda/peer_sum.h

@@ -26,7 +26,7 @@
 enum {
     MSGL_INDEX_MAX_DIM = 256,
     MSGL_INDEX_MAX_TOP_K = 1 << 16,
-    MSGL_INDEX_ROWS = 32, // whose scores are held at a time
+    MSGL_INDEX_ROWS = 32, // whose scores the CPU holds at a time
 };
 
 // The index keys of new tokens: LayerNorm, rotation, to the pool; and their queries, rotated where
@@ -58,8 +58,8 @@ typedef struct msgl_index_choose_call {
     const int32_t *pages;
     size_t page_stride;
     int32_t page_size;
-    float *scores; // [MSGL_INDEX_ROWS, max_keys], of which seqs' requests have no more keys
-    int32_t max_keys;
+    float *scores; // [score_rows, max_keys], of which seqs' requests have no more keys
+    int32_t score_rows, max_keys; // score_rows: MSGL_INDEX_ROWS or more
     // [tokens, top_k] the slots of the keys that a token attends to, in the order of their
     // positions, and [tokens] how many. Of equal scores the earlier position wins; a NaN is below
     // all others.

@@ -82,7 +82,7 @@ typedef struct msgl_act_kernels {
     void (*join_columns)(msgl_exec *x, const float *shards, int shard_columns, int rows, int dim,
                          float *out);
     // out[g, :] = the mean of in[r, :] over rows r in [cu[g], cu[g + 1]), none of which is empty;
-    // in [cu[groups], dim] and out [groups, dim], dense; out is not in. CPU only.
+    // in [cu[groups], dim] and out [groups, dim], dense; out is not in. Sums are f32.
     void (*mean_rows)(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,
                       void *out);
     // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.

@@ -31,8 +31,8 @@ static int check(const msgl_model *m, int32_t index, msgl_err *err)
     (void)index;
     if (m->cfg.decoder.latent.index.top_k == 0 || m->target.kernels->index.choose != NULL) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: sparse attention (index_topk) has kernels for CPUs alone; allowed: "
-                         "--device cpu",
+                         "%s: sparse attention (index_topk) has no kernels for this device; "
+                         "allowed: --device cpu",
                          m->cfg.arch->name);
 }
 

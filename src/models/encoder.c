@@ -140,11 +140,6 @@ static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *
 static int build(msgl_model *m, msgl_err *err)
 {
     const msgl_encoder_names *names = &m->cfg.encoder.names;
-    if (m->target.kernels->act.mean_rows == NULL) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "%s: encoders have no kernels for this device; allowed: --device cpu",
-                             m->cfg.arch->name);
-    }
     msgl_encoder *e = m->layers = msgl__calloc(1, sizeof *e);
     if (e != NULL) e->layers = msgl__calloc((size_t)m->cfg.num_layers, sizeof *e->layers);
     if (e == NULL || e->layers == NULL) {
@@ -281,11 +276,8 @@ static void *classify(const msgl_model *m, msgl_forward *f, const void *pooled, 
     void *out = msgl__activation(f, (size_t)rows, labels);
     if (inner == NULL || out == NULL) return NULL;
     msgl__linear(f, &e->head_dense, NULL, pooled, inner, rows);
-    if (m->cfg.encoder.head_gelu) {
-        f->k->act.apply(f->x, MSGL_POINTWISE_GELU, NULL, inner, (size_t)rows * hidden);
-    } else {
-        f->k->act.cap(f->x, inner, (size_t)rows * hidden, 1, 1); // tanh
-    }
+    const msgl_pointwise act = m->cfg.encoder.head_gelu ? MSGL_POINTWISE_GELU : MSGL_POINTWISE_TANH;
+    f->k->act.apply(f->x, act, NULL, inner, (size_t)rows * hidden);
     if (e->head_norm.dim > 0) msgl__norm(f, &e->head_norm, inner, inner, rows);
     msgl__linear(f, &e->head_out, NULL, inner, out, rows);
     return out;

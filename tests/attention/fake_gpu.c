@@ -110,6 +110,22 @@ int msgl__cuda_fa_decode(const msgl_cuda_attn_call *c, void *stream)
     return attend(c, stream);
 }
 
+int msgl__cuda_fa_prefill_sm80(const msgl_cuda_attn_call *c, void *stream)
+{
+    return attend(c, stream);
+}
+
+int msgl__cuda_fa_wide(const msgl_cuda_attn_call *c, bool answers, const uint64_t *tree,
+                       void *stream)
+{
+    (void)stream;
+    FAKE_GPU.wide = *c;
+    FAKE_GPU.wide_answers = answers;
+    FAKE_GPU.tree = tree;
+    FAKE_GPU.num_wide++;
+    return 0;
+}
+
 int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream)
 {
     return attend(c, stream);

@@ -12,8 +12,10 @@
 #include "cuda/attn/expanded.h"
 #include "cuda/attn/mla.h"
 #include "cuda/attn/prefill.h"
+#include "cuda/attn/prefill_sm80.h"
 #include "cuda/attn/reference.h"
 #include "cuda/attn/sink.h"
+#include "cuda/attn/wide_sm80.h"
 #include "cuda/backends/registry.h"
 #include "kernel/device.h"
 
@@ -30,8 +32,11 @@ typedef struct fake_gpu {
     msgl_expanded_call expanded;
     msgl_sink_call sink;
     int32_t num_sinks;
-    int32_t num_trees;    // calls of `tree`,
-    const uint64_t *tree; // of the last one
+    int32_t num_trees;        // calls of `tree`,
+    const uint64_t *tree;     // of the last one, or of that of wide heads
+    int32_t num_wide;         // calls of the kernel of wide heads,
+    msgl_cuda_attn_call wide; // the last one
+    bool wide_answers;
 } fake_gpu;
 
 extern fake_gpu FAKE_GPU; // the only one

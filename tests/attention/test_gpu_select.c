@@ -299,7 +299,12 @@ static void step(const msgl_attn *a, fake_world *w, int answers, bool chunk, con
         msgl__seqs_fill(&batch, i == 0 ? 0 : ends[0], ends[i], 0, 1, 2, block[i], block[i], &seqs);
         if (seqs.phase == MSGL_PREFILL) seqs.tree = seqs.dev_tree = tree;
         const msgl_attn_input in = {.ld = 16 * 576};
-        const msgl_attn_layer layer = {.scale = 0.5f, .window = -1, .k_scale = 3};
+        const msgl_attn_variants *v = &w->cfg.variants;
+        const msgl_attn_layer layer = {.scale = 0.5f,
+                                       .window = -1,
+                                       .bidirectional = v->count > 0 && v->all[0].bidirectional,
+                                       .k_scale = 3,
+                                       .v_scale = 1};
         assert_int_equal(msgl__attn_prepare(a, &seqs), 0);
         msgl__attn_copy_in(a, &w->exec, &seqs);
         msgl__attn_begin(a, &w->exec, &seqs);
@@ -361,6 +366,78 @@ static void test_trees(void **unused)
         assert_null(FAKE_GPU.mla.tree);
         step(&a, &w, 0, true, tree);
         assert_ptr_equal(FAKE_GPU.mla.tree, tree);
+        close_backend(&w, &a);
+    }
+}
+
+// Heads of 512, and V of fewer elements than K, are fa's in every phase, by a kernel of their own
+// where there is one for the pool.
+static void test_wide(void **unused)
+{
+    (void)unused;
+    static const int32_t capabilities[] = {80, 90, 100};
+    static const uint64_t tree[5] = {1, 3, 5, 11, 17};
+    const struct {
+        int32_t head_dim, v_dim;
+        msgl_dtype dtype;
+        bool own; // not the reference kernel
+    } rows[] = {{512, 0, MSGL_BF16, true},   {192, 128, MSGL_F16, true},
+                {192, 128, MSGL_E4M3, true}, {128, 64, MSGL_BF16, true},
+                {512, 512, MSGL_F32, false}, {40, 32, MSGL_E4M3, false}};
+    set_plugins(true, true);
+    for (size_t i = 0; i < MSGL_COUNT(capabilities) * MSGL_COUNT(rows); i++) {
+        const size_t r = i % MSGL_COUNT(rows);
+        const msgl_dtype act = rows[r].dtype == MSGL_E4M3 ? MSGL_BF16 : rows[r].dtype;
+        msgl_attn_needs n =
+            fake_needs(capabilities[i / MSGL_COUNT(rows)], 8, rows[r].head_dim, act);
+        n.kv_dtype = rows[r].dtype;
+        n.v_dim = rows[r].v_dim;
+        n.deterministic = i % 2 != 0;
+        n.tree = !n.deterministic;
+        fake_world w;
+        msgl_attn a;
+        open_backend("auto", &n, &w, &a);
+        assert_string_equal(a.prefill->desc->name, "fa");
+        assert_string_equal(a.decode->desc->name, "fa");
+        step(&a, &w, 2, false, NULL);
+        assert_int_equal(FAKE_GPU.num_wide, rows[r].own);
+        assert_int_equal(FAKE_GPU.num_calls, !rows[r].own);
+        assert_true(FAKE_GPU.wide_answers == rows[r].own);
+        step(&a, &w, 0, true, NULL);
+        assert_int_equal(FAKE_GPU.num_wide, 2 * rows[r].own);
+        assert_false(FAKE_GPU.wide_answers);
+        const int32_t v_dim = rows[r].v_dim != 0 ? rows[r].v_dim : rows[r].head_dim;
+        const msgl_cuda_attn_call *c = rows[r].own ? &FAKE_GPU.wide : &FAKE_GPU.calls[1];
+        assert_int_equal(c->v_dim, v_dim);
+        assert_int_equal(c->ld_out, 16 * v_dim);
+        if (rows[r].own) assert_true(fake_gpu_contains(c->workspace, 64)); // what the stub asks for
+        if (n.tree) {
+            step(&a, &w, 0, true, tree);
+            assert_ptr_equal(FAKE_GPU.tree, tree);
+            assert_int_equal(FAKE_GPU.num_trees, !rows[r].own);
+        }
+        close_backend(&w, &a);
+    }
+}
+
+// Encoders' layers are fa's, by the kernel of all GPUs, which needs no plan.
+static void test_both_ways(void **unused)
+{
+    (void)unused;
+    static const int32_t capabilities[] = {80, 90, 100};
+    set_plugins(true, true);
+    for (size_t i = 0; i < MSGL_COUNT(capabilities); i++) {
+        msgl_attn_needs n = fake_needs(capabilities[i], 1, 64, MSGL_BF16);
+        const msgl_attn_variant variant = {.window = -1, .bidirectional = true};
+        msgl__attn_variants_add(&n.variants, variant);
+        fake_world w;
+        msgl_attn a;
+        open_backend("auto", &n, &w, &a);
+        assert_string_equal(a.prefill->desc->name, "fa");
+        step(&a, &w, 0, true, NULL);
+        assert_int_equal(FAKE_GPU.num_calls, 1);
+        assert_true(FAKE_GPU.calls[0].both_ways);
+        assert_null(FAKE_GPU.calls[0].plan);
         close_backend(&w, &a);
     }
 }
@@ -676,6 +753,7 @@ int main(void)
         cmocka_unit_test(test_latent_fi),      cmocka_unit_test(test_reasons),
         cmocka_unit_test(test_faulty_plugins), cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_tensor_cores),   cmocka_unit_test(test_tensor_cores_elsewhere),
+        cmocka_unit_test(test_wide),           cmocka_unit_test(test_both_ways),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

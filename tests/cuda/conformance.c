@@ -123,6 +123,17 @@ static void random_latent(world *rng, world_spec *s)
     s->softcap = 0;
 }
 
+// Heads of 512, or V of fewer elements than K; 0: as many.
+static void random_wide(world *rng, world_spec *s)
+{
+    static const int dims[][2] = {{512, 0}, {192, 128}, {512, 256},
+                                  {40, 32}, {256, 200}, {128, 64}};
+    const int *dim = dims[world_int(rng, 0, 5)];
+    s->head_dim = dim[0];
+    s->v_dim = dim[1];
+    s->v_apart = dim[1] != 0;
+}
+
 // Shapes that the descriptor allows: random, but half of the draws are those of published models.
 // `chunks`: for prompts only.
 static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, bool latent,
@@ -148,6 +159,7 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
             static const int lens[] = {1, 7, 64, 256, 300, 1000};
             s.chunk = pick(rng, lens, 6);
         }
+        if (d->own_v_dim && !latent && world_int(rng, 0, 2) == 0) random_wide(rng, &s);
         if (latent) random_latent(rng, &s);
         s.tree = d->tree && world_int(rng, 0, 2) == 0;
         static const int channels[] = {8, 32, 48}, tokens[] = {1, 20, 64, 100, 300, 600};
@@ -187,12 +199,12 @@ static void random_step(world *w, int answers, double *worst)
     const double error = world_error(w, reqs, n), allowed = world_tolerance_gpu(s);
     if (error / allowed > *worst) *worst = error / allowed;
     if (error > allowed) {
-        fail_msg("%s, %d answers of %d: error %g > %g (dtype %d, heads %d x %d, dim %d, page %d, "
-                 "window %d, chunk %d, cap %g%s, deterministic %d, tree %d, masks %x, scores %x)",
-                 s->desc->name, answers, n, error, allowed, (int)s->dtype, s->group,
-                 s->num_kv_heads, s->head_dim, s->page_size, s->window, s->chunk,
-                 (double)s->softcap, s->sinks ? ", sinks" : "", s->deterministic, s->tree, s->masks,
-                 s->scores);
+        fail_msg(
+            "%s, %d answers of %d: error %g > %g (dtype %d, heads %d x %d, dims %d %d, page %d, "
+            "window %d, chunk %d, cap %g%s, deterministic %d, tree %d, masks %x, scores %x)",
+            s->desc->name, answers, n, error, allowed, (int)s->dtype, s->group, s->num_kv_heads,
+            s->head_dim, s->v_dim, s->page_size, s->window, s->chunk, (double)s->softcap,
+            s->sinks ? ", sinks" : "", s->deterministic, s->tree, s->masks, s->scores);
     }
 }
 
@@ -296,11 +308,11 @@ static const struct {
     int group, head_dim, window;
     float softcap;
     msgl_dtype dtype;
-} VARIANTS[] = {{2, 128, -1, 0, MSGL_BF16},
-                {5, 128, -1, 0, MSGL_BF16},
-                {1, 64, 300, 0, MSGL_F16},
-                {4, 128, -1, 30, MSGL_BF16},
-                {2, 64, -1, 0, MSGL_F32}};
+    int v_dim; // 0: head_dim
+} VARIANTS[] = {{2, 128, -1, 0, MSGL_BF16, 0},  {5, 128, -1, 0, MSGL_BF16, 0},
+                {1, 64, 300, 0, MSGL_F16, 0},   {4, 128, -1, 30, MSGL_BF16, 0},
+                {2, 64, -1, 0, MSGL_F32, 0},    {8, 512, -1, 0, MSGL_BF16, 0},
+                {4, 192, 300, 0, MSGL_F16, 128}};
 
 static void test_deterministic(void **state)
 {
@@ -309,6 +321,8 @@ static void test_deterministic(void **state)
     world_spec s = base_spec(c->desc, true);
     s.group = VARIANTS[v].group;
     s.head_dim = VARIANTS[v].head_dim;
+    s.v_dim = VARIANTS[v].v_dim;
+    s.v_apart = s.v_dim != 0;
     s.window = VARIANTS[v].window;
     s.softcap = VARIANTS[v].softcap;
     s.dtype = VARIANTS[v].dtype;

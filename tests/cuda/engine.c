@@ -46,16 +46,14 @@ static harness_target target_of(const test_case *c)
     return t;
 }
 
-// Whether GPUs have kernels for what the layers keep: heads have up to 256 elements and as many of
-// V as of K, and no index chooses keys.
-static bool has_kernels_for_caches(const msgl_model_config *c)
+// Whether GPUs have kernels for what the layers keep: an index chooses keys in 16 bits alone.
+static bool has_kernels_for_caches(const msgl_model_config *c, const char *dtype)
 {
     msgl_cache_specs specs;
     msgl__model_caches(c, 1, MSGL_BF16, MSGL_BF16, &specs);
     for (int32_t i = 0; i < specs.count; i++) {
         const msgl_cache_spec *s = &specs.all[i];
-        if (s->kind == MSGL_CACHE_INDEX) return false;
-        if (s->kind == MSGL_CACHE_KV && (s->k_dim > 256 || s->k_dim != s->v_dim)) return false;
+        if (s->kind == MSGL_CACHE_INDEX && dtype == NULL) return false;
     }
     return true;
 }
@@ -68,7 +66,7 @@ static bool has_kernels(const char *model, const char *dtype)
     msgl_err err = {0};
     parity_path(dir, model, "");
     if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
-    const bool dual = c->ropes[0].dual.len > 0, keeps = has_kernels_for_caches(c);
+    const bool dual = c->ropes[0].dual.len > 0, keeps = has_kernels_for_caches(c, dtype);
     free(c);
     return keeps && (!dual || dtype != NULL);
 }
@@ -185,6 +183,17 @@ static void add_latent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d
     for (size_t i = 0; i < MSGL_COUNT(others); i++) add(tests, n, test_parity, others[i]);
 }
 
+// Of one for heads of 512, and V of fewer elements than K.
+static void add_wide(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
+{
+    const char *const models[] = {"gemma4_hd512", "mimo_v2_hd192"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        add(tests, n, test_deterministic,
+            (test_case){.model = models[i], .dtype = "auto", .desc = d});
+        add_e4m3(tests, n, models[i], d);
+    }
+}
+
 // Of one backend: a few models; all of them run on auto.
 static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
 {
@@ -214,6 +223,7 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
     add(tests, n, test_deterministic,
         (test_case){.model = "qwen3", .dtype = "auto", .desc = d, .weights = "int8"});
     add_e4m3(tests, n, "qwen3", d);
+    if (d->own_v_dim) add_wide(tests, n, d);
     if (!d->sinks) return;
     if ((d->kv_dtypes & 1u << MSGL_F32) != 0) {
         add(tests, n, test_parity, (test_case){.model = "gpt_oss", .desc = d});
@@ -255,9 +265,9 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
             (test_case){parity_models[m], "bfloat16", "expected_bf16.bin", .desc = NULL});
     }
     for (int graphs = 0; graphs < 2 && !quick; graphs++) {
-        const char *const models[] = {"qwen3_next_hd128", "llama4",    "lfm2",
-                                      "granite_hybrid",   "falcon_h1", "nemotron_h_latent",
-                                      "kimi_linear"};
+        const char *const models[] = {
+            "qwen3_next_hd128",  "llama4",      "lfm2",         "granite_hybrid", "falcon_h1",
+            "nemotron_h_latent", "kimi_linear", "gemma4_hd512", "mimo_v2_hd192",  "deepseek_v32"};
         for (size_t m = 0; m < MSGL_COUNT(models); m++) {
             add(tests, &n, test_parity,
                 (test_case){models[m], "bfloat16", "expected_bf16.bin", .desc = NULL,

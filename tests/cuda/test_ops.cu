@@ -171,7 +171,10 @@ static void check_gate(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
             const double g = in.host[(size_t)r * 2 * dim + i];
             const double u = in.host[(size_t)r * 2 * dim + dim + i];
             const double gelu = g / 2 * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
-            const double want = (activation == MSGL_SILU ? g / (1 + exp(-g)) : gelu) * u;
+            const double want = (activation == MSGL_SILU       ? g / (1 + exp(-g))
+                                 : activation == MSGL_GELU_ERF ? g / 2 * erfc(-g / sqrt(2.0))
+                                                               : gelu) *
+                                u;
             expect_near(f, out.host[(size_t)r * dim + i], want,
                         fabs(want) * (dtype_error(dtype) * 1.01 + 4e-6) + 1e-7,
                         activation == MSGL_SILU ? "silu" : "gelu");
@@ -188,6 +191,7 @@ static double pointwise(msgl_pointwise fn, const float *params, double x)
     case MSGL_POINTWISE_GELU_TANH:
         return x / 2 * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case MSGL_POINTWISE_RELU2: return x > 0 ? x * x : 0;
+    case MSGL_POINTWISE_TANH: return tanh(x);
     case MSGL_POINTWISE_XIELU: break;
     }
     if (x > 0) return log1p(exp(params[0])) * x * x + params[2] * x;
@@ -202,7 +206,7 @@ static void check_apply(bench_exec *e, family *f, msgl_dtype dtype, size_t n, ui
     memcpy(params.host, values, sizeof values);
     array_upload(&params);
     e->x.act = dtype;
-    for (int fn = 0; fn <= MSGL_POINTWISE_XIELU; fn++) {
+    for (int fn = 0; fn <= MSGL_POINTWISE_TANH; fn++) {
         array p = array_new(dtype, n, 5, seed), got = p;
         got.host = (float *)malloc(n * sizeof(float));
         msgl__cuda_apply(&e->x, (msgl_pointwise)fn, (const float *)params.dev, p.dev, n);
@@ -217,6 +221,33 @@ static void check_apply(bench_exec *e, family *f, msgl_dtype dtype, size_t n, ui
         array_free(&p);
     }
     array_free(&params);
+}
+
+// Means of groups of 1, 2, 3, ... rows.
+static void check_mean(bench_exec *e, family *f, msgl_dtype dtype, int groups, int dim,
+                       uint64_t *seed)
+{
+    e->x.act = dtype;
+    int32_t *cu = (int32_t *)malloc((size_t)(groups + 1) * sizeof *cu);
+    cu[0] = 0;
+    for (int g = 0; g < groups; g++) cu[g + 1] = cu[g] + g + 1;
+    int32_t *cu_dev = (int32_t *)device_copy(cu, (size_t)(groups + 1) * sizeof *cu);
+    array in = array_new(dtype, (size_t)cu[groups] * dim, 5, seed);
+    array out = array_new(dtype, (size_t)groups * dim, 0, seed);
+    msgl__cuda_mean_rows(&e->x, in.dev, cu_dev, groups, dim, out.dev);
+    exec_sync(e);
+    array_download(&out);
+    for (int g = 0; g < groups; g++) {
+        for (int i = 0; i < dim; i++) {
+            double sum = 0;
+            for (int r = cu[g]; r < cu[g + 1]; r++) sum += in.host[(size_t)r * dim + i];
+            const double want = sum / (cu[g + 1] - cu[g]);
+            expect_near(f, out.host[(size_t)g * dim + i], want,
+                        fabs(want) * dtype_error(dtype) * 1.01 + 1e-5, "mean");
+        }
+    }
+    free(cu), cudaFree(cu_dev);
+    array_free(&in), array_free(&out);
 }
 
 static void check_times_sigmoid(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
@@ -533,7 +564,11 @@ int main(int argc, char **argv)
         check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_SILU, &seed);
         check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_GELU_TANH, &seed);
         check_gate(&e, &act, DTYPES[d], 9, 1024, MSGL_GELU_TANH, &seed);
+        check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_GELU_ERF, &seed);
+        check_gate(&e, &act, DTYPES[d], 9, 1024, MSGL_GELU_ERF, &seed);
         if (!o.quick) check_gate(&e, &act, DTYPES[d], 70000, 8, MSGL_SILU, &seed);
+        check_mean(&e, &act, DTYPES[d], 40, 100, &seed);
+        check_mean(&e, &act, DTYPES[d], 1, 1024, &seed);
         check_apply(&e, &act, DTYPES[d], 5 * 2048, &seed);
         check_apply(&e, &act, DTYPES[d], 3 * 17, &seed);
         check_times_sigmoid(&e, &act, DTYPES[d], 5, 2048, 512, &seed);

@@ -66,14 +66,7 @@ static void step_make(step *s, attn_rng *rng, msgl_dtype dtype, int batch, const
     s->call.attn_lse = (float *)device_copy(NULL, rows * 4);
     if (o->sinks) attn_sinks(&s->w, rng);
     if (o->tree) {
-        s->tree = (uint64_t *)malloc(c->total_q * sizeof *s->tree);
-        for (int i = 0; i < batch; i++) {
-            uint64_t *words = s->tree + s->w.cu_q[i];
-            for (int t = 0; t < q_lens[i]; t++) {
-                const int parent = attn_range(rng, t < 3 ? -1 : t - 3, t - 1);
-                words[t] = (parent >= 0 ? words[parent] : 0) | (uint64_t)1 << t;
-            }
-        }
+        s->tree = attn_trees(&s->w, rng);
         s->call.tree = (const uint64_t *)device_copy(s->tree, c->total_q * sizeof *s->tree);
     }
     s->call.attn = *c;
@@ -107,28 +100,6 @@ static void fail(const step *s, const char *what, double error)
            c->batch, c->window, (double)c->softcap, c->sinks != NULL ? " sinks" : "", error);
 }
 
-// Exact attention of a token in a tree: the request's list has its path's slots, end to end, while
-// the row before it is asked about.
-static void exact(step *s, int req, int t, int k_len, int h, double *o)
-{
-    if (s->tree == NULL) {
-        attn_exact(&s->w, req, t, k_len, h, o);
-        return;
-    }
-    attn_world *w = &s->w;
-    const int queries = w->q_lens[req], prefix = k_len - queries;
-    int32_t *slots = w->slots + (size_t)w->rows[req] * w->call.table_stride + prefix, kept[64];
-    const uint64_t path = s->tree[w->cu_q[req] + t];
-    memcpy(kept, slots, (size_t)queries * sizeof *kept);
-    int n = 0;
-    for (int j = 0; j <= t; j++) {
-        if (path >> j & 1) slots[n++] = kept[j];
-    }
-    // Token t at position prefix + n - 1.
-    attn_exact(w, req, t, prefix + n - 1 - t + queries, h, o);
-    memcpy(slots, kept, (size_t)queries * sizeof *kept);
-}
-
 static void check(step *s, const int32_t *k_lens, int every, const char *what)
 {
     attn_world *w = &s->w;
@@ -138,7 +109,7 @@ static void check(step *s, const int32_t *k_lens, int every, const char *what)
     if (w->qf == NULL) {
         w->qf = attn_decode(c->dtype, w->q, w->q_bytes);
         w->kf = attn_decode(c->dtype, w->k, w->kv_bytes);
-        w->vf = attn_decode(c->dtype, w->v, w->kv_bytes);
+        w->vf = attn_decode(c->dtype, w->v, w->v_bytes);
     }
     CUDA_OK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
     int count = 0;
@@ -146,7 +117,7 @@ static void check(step *s, const int32_t *k_lens, int every, const char *what)
         for (int t = 0; t < w->q_lens[i]; t++) {
             for (int h = 0; h < c->num_q_heads; h++) {
                 if (count++ % every != 0) continue;
-                exact(s, i, t, k_lens[i], h, o);
+                attn_exact_in(w, s->tree, i, t, k_lens[i], h, o);
                 for (int d = 0; d < c->head_dim; d++) {
                     const size_t at = ((size_t)w->cu_q[i] + t) * c->ld_out + h * c->head_dim + d;
                     const double e = fabs(attn_get(c->dtype, out, at) - o[d]);

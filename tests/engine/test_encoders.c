@@ -3,6 +3,7 @@
 // Encoders against what transformers computed (tests/vectors/encoders, made by
 // tools/make_encoder_vectors.py): pooled hidden states and labels' logits in float32, of texts in
 // one step of different lengths, at every CPU level; the same bits alone as in a step with others.
+// On a GPU (TEST_DEVICE) the same of a deterministic one, and in bfloat16.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +18,11 @@
 
 #include "core/attributes.h"
 #include "engine/harness.h"
+
+#ifndef TEST_DEVICE
+#define TEST_DEVICE "cpu"
+#endif
+#define ON_CPU (strcmp(TEST_DEVICE, "cpu") == 0)
 
 #define DIR MSGL_SOURCE_DIR "/tests/vectors/encoders/"
 
@@ -110,21 +116,26 @@ static void compare(const cases *c, int32_t i, const float *got, int32_t size, d
     *worst = diff / fmax(most, 1);
 }
 
-static msgl_options options_for(const char *dir, const char *level)
+static msgl_options options_for(const char *dir, const char *dtype, const char *level)
 {
-    msgl_options cfg = harness_config(dir, "float32");
+    msgl_options cfg = harness_config(dir, dtype);
+    cfg.device = TEST_DEVICE;
     cfg.cpu_level = level;
     cfg.max_seq_len = MAX_LEN;
     return cfg;
 }
 
-static void check_folder(const char *name, const char *level)
+// same: alone a text has the bits that it has in a step with others.
+static void check_folder(const char *name, const char *dtype, const char *level, bool same)
 {
+    const bool half = strcmp(dtype, "float32") != 0;
+
     char dir[512];
     harness h;
     cases c;
     snprintf(dir, sizeof dir, DIR "%s", name);
-    const msgl_options cfg = options_for(dir, level);
+    msgl_options cfg = options_for(dir, dtype, level);
+    cfg.deterministic = same && !ON_CPU;
     harness_open(&h, &cfg);
     load(&c, name);
     const int32_t size = h.info->pooled_size;
@@ -137,12 +148,13 @@ static void check_folder(const char *name, const char *level)
         double cosine, worst;
         assert_int_equal(h.result.status[i], 0);
         compare(&c, i, together + i * size, size, &cosine, &worst);
-        if (!(cosine > 0.99999) || !(worst < 1e-3)) {
-            fail_msg("%s, %s: case %d: cosine %.8f, worst difference %g", name, level, (int)i,
-                     cosine, worst);
+        // In bfloat16 transformers itself is up to 0.9949 and 0.093 from its float32 here.
+        if (!(cosine > (half ? 0.99 : 0.99999)) || !(worst < (half ? 0.12 : 1e-3))) {
+            fail_msg("%s, %s, %s: case %d: cosine %.8f, worst difference %g", name, dtype,
+                     level != NULL ? level : "auto", (int)i, cosine, worst);
         }
     }
-    for (int32_t i = 0; i < c.num; i++) { // alone, in the same row
+    for (int32_t i = 0; i < c.num && same; i++) { // alone, in the same row
         harness_step(&h, MSGL_PREFILL, &c.reqs[i], 1);
         assert_memory_equal(h.result.pooled, together + i * size, (size_t)size * sizeof *together);
     }
@@ -156,7 +168,12 @@ static void test_parity(void **state)
     static const char *const levels[] = {"ref", NULL};
     (void)state;
     for (size_t i = 0; i < MSGL_COUNT(folders); i++) {
-        for (size_t l = 0; l < MSGL_COUNT(levels); l++) check_folder(folders[i], levels[l]);
+        for (size_t l = ON_CPU ? 0 : 1; l < MSGL_COUNT(levels); l++) {
+            check_folder(folders[i], "float32", levels[l], true);
+        }
+        if (ON_CPU) continue;
+        check_folder(folders[i], "bfloat16", NULL, true);
+        check_folder(folders[i], "bfloat16", NULL, false);
     }
 }
 
@@ -186,7 +203,7 @@ static void test_only_whole_texts(void **state)
     (void)state;
     harness h;
     const int32_t ids[8] = {5, 6, 7, 8, 9, 10, 11, 12};
-    const msgl_options cfg = options_for(DIR "bert", NULL);
+    const msgl_options cfg = options_for(DIR "bert", "float32", NULL);
     harness_open(&h, &cfg);
     assert_true(h.r->whole_prompts);
     assert_true(h.info->no_prefix_sharing);
@@ -209,11 +226,13 @@ static void test_refusals(void **state)
     (void)state;
     harness h;
     msgl_err err = {0};
-    msgl_options cfg = options_for(DIR "bert", NULL);
+    msgl_options cfg = options_for(DIR "bert", "float32", NULL);
     cfg.tp_size = 2;
-    assert_int_equal(harness_try_open(&h, &cfg, &err), MSGL_EUNSUPPORTED);
-    assert_non_null(strstr(err.text, "--tp-size 2: BertModel is an encoder; allowed: 1"));
-    cfg = options_for(DIR "bert", NULL);
+    if (ON_CPU) { // a GPU for each rank comes first
+        assert_int_equal(harness_try_open(&h, &cfg, &err), MSGL_EUNSUPPORTED);
+        assert_non_null(strstr(err.text, "--tp-size 2: BertModel is an encoder; allowed: 1"));
+    }
+    cfg = options_for(DIR "bert", "float32", NULL);
     cfg.attention = "fi";
     assert_int_equal(harness_try_open(&h, &cfg, &err), MSGL_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "has no attention to the tokens behind a token"));

@@ -103,6 +103,7 @@ static double pointwise(msgl_pointwise f, const float *params, double x)
     case MSGL_POINTWISE_GELU: return x / 2 * erfc(-x / sqrt(2));
     case MSGL_POINTWISE_GELU_TANH: return x / (1 + exp(-2 * root * (x + 0.044715 * x * x * x)));
     case MSGL_POINTWISE_RELU2: return x > 0 ? x * x : 0;
+    case MSGL_POINTWISE_TANH: return tanh(x);
     case MSGL_POINTWISE_XIELU: break;
     }
     const double beta = (double)params[2], eps = (double)params[3];
@@ -128,8 +129,9 @@ static void check_apply(struct fixture *f, msgl_pointwise fn, const float *param
         for (int i = 0; i < N - 1; i++) {
             const double x = (double)in[i], want = pointwise(fn, params, x);
             // A sigmoid's exponent is rounded relative to itself; Phi has 1.5e-7 (vec.h), and
-            // xIELU's two parts cancel below 0.
-            const double relative = 1e-6 + 1e-6 * fabs(x), absolute = 1.6e-7 * fabs(x) + 1e-20;
+            // xIELU's two parts cancel below 0. A tanh is a difference from 1.
+            const double relative = 1e-6 + 1e-6 * fabs(x);
+            const double absolute = fn == MSGL_POINTWISE_TANH ? 2e-7 : 1.6e-7 * fabs(x) + 1e-20;
             assert_true(fabs((double)out[i] - want) <= relative * fabs(want) + absolute);
         }
         assert_true(isnan(out[N - 1]));
@@ -148,6 +150,7 @@ static void test_apply(void **state)
     check_apply(*state, MSGL_POINTWISE_GELU, NULL);
     check_apply(*state, MSGL_POINTWISE_GELU_TANH, NULL);
     check_apply(*state, MSGL_POINTWISE_RELU2, NULL);
+    check_apply(*state, MSGL_POINTWISE_TANH, NULL);
     check_apply(*state, MSGL_POINTWISE_XIELU, params);
     check_apply(*state, MSGL_POINTWISE_XIELU, large);
 }

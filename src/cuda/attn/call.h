@@ -23,13 +23,14 @@ typedef struct msgl_cuda_attn_call {
     // Or NULL; only the decode kernel takes it. q is the projection's output (rope->qkv): q, K and
     // V of each request's token are normed, rotated and stored as the call says, and attended.
     const msgl_rope_call *rope;
-    const void *k, *v; // this layer's pool [num_slots, num_kv_heads, head_dim]
-    int32_t v_dim;     // of a head's V; below head_dim only in latent caches, whose V lies in K
+    const void *k, *v; // this layer's pool [num_slots, num_kv_heads, head_dim], [.., v_dim]
+    int32_t v_dim;     // of a head's V, at most head_dim; in latent caches V lies in K: v is k
     int64_t num_slots;
     float scale;        // of q.k
     float softcap;      // s = cap * tanh(s / cap) before masking; 0: off
     float out_scale;    // of the result; 1 in most cases
     int32_t window;     // W: a query at position p sees keys in [p - W, p]; -1: all up to p
+    bool both_ways;     // and those in [p, p + W], or all
     const float *sinks; // [num_q_heads] attention/attention.h has the formula; NULL: none
 
     // Request i has query rows [cu_seqlens_q[i], cu_seqlens_q[i + 1]) and seqlens_k[i] keys; its

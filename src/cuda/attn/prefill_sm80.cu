@@ -8,6 +8,7 @@
 // Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
 #include "cuda/attn/prefill_sm80.h"
 
+#include "cuda/attn/last_key.cuh"
 #include "cuda/attn/rows16.cuh"
 #include "cuda/attn/sink.cuh"
 #include "cuda/launch.cuh"
@@ -20,8 +21,8 @@ template <typename T, int HD> struct shape {
     static const int BYTES = 2 * 2 * KEYS * msgl_rows16_pitch<T, HD>::BYTES;
 };
 
-struct place { // of a CTA: query rows [row, row + rows), the first at position pos
-    int32_t req, row, rows, pos;
+struct place { // of a CTA: query rows [row, row + rows), the first at position pos of len
+    int32_t req, row, rows, pos, len;
 };
 
 // CTA i of the tiles of all requests, in order; false: there are fewer.
@@ -34,7 +35,8 @@ static __device__ bool find_place(const msgl_cuda_attn_call &c, int32_t i, place
             p->req = req;
             p->row = from + i * ROWS;
             p->rows = to - p->row < ROWS ? to - p->row : ROWS;
-            p->pos = c.seqlens_k[req] - (to - from) + i * ROWS;
+            p->len = c.seqlens_k[req];
+            p->pos = p->len - (to - from) + i * ROWS;
             return true;
         }
         i -= tiles;
@@ -69,17 +71,20 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     msgl_rows16_start(&w);
 
     // Keys that any row sees, and those that all see: row r is at position pos[r] and sees [pos -
-    // window, pos].
+    // window, to].
     const int32_t last = p.pos + p.rows - 1, window = c.window;
+    const int32_t end = msgl__last_key(c, last, p.len) + 1;
+    const int32_t all_to = msgl__last_key(c, p.pos, p.len) + 1;
     const int32_t from = window >= 0 ? max(p.pos - window, 0) : 0;
     const int32_t all_from = window >= 0 ? max(last - window, 0) : 0;
     const int32_t pos[2] = {p.pos + row, p.pos + row + 8};
+    const int32_t to[2] = {msgl__last_key(c, pos[0], p.len), msgl__last_key(c, pos[1], p.len)};
     const msgl_score score = {c.scale, c.softcap};
     const auto sees = [&](int r, int32_t key) {
-        return key >= (window >= 0 ? pos[r] - window : 0) && key <= pos[r];
+        return key >= (window >= 0 ? pos[r] - window : 0) && key <= to[r];
     };
-    msgl_rows16_walk<T, HD, S::KEYS, THREADS>(keys, from, last + 1, all_from, p.pos + 1, score,
-                                              sees, msgl__shared_address(smem), lane, &w);
+    msgl_rows16_walk<T, HD, S::KEYS, THREADS>(keys, from, end, all_from, all_to, score, sees,
+                                              msgl__shared_address(smem), lane, &w);
     msgl_rows16_sum(&w);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -114,11 +119,11 @@ template <typename T> static cudaError_t launch_dim(const msgl_cuda_attn_call &c
 extern "C" int msgl__cuda_fa_prefill_sm80(const msgl_cuda_attn_call *c, void *stream)
 {
     const cudaStream_t s = (cudaStream_t)stream;
-    if (c->head_dim < 8 || c->head_dim > 256 || c->head_dim % 8 != 0) return cudaErrorNotSupported;
+    const bool fits = msgl__fa_prefill_sm80_fits(c->e4m3 ? MSGL_E4M3 : c->dtype, c->head_dim);
+    if (!fits || c->v_dim != c->head_dim) return cudaErrorNotSupported;
     if (c->total_q == 0) return cudaSuccess;
     if (c->e4m3) {
-        const bool fits = c->dtype == MSGL_BF16 && c->head_dim % 16 == 0;
-        return fits ? launch_dim<msgl_pool_e4m3>(*c, s) : cudaErrorNotSupported;
+        return c->dtype == MSGL_BF16 ? launch_dim<msgl_pool_e4m3>(*c, s) : cudaErrorNotSupported;
     }
     switch (c->dtype) {
     case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, s);

@@ -12,11 +12,12 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include "cuda/attn/last_key.cuh"
 #include "cuda/attn/page_row.cuh"
 #include "cuda/launch.cuh"
 
 // As kernel/attn.h has them, which is for C alone.
-enum { MAX_DIM = 256, MAX_LATENT = 576 };
+enum { MAX_DIM = 256, MAX_LATENT = 576 }; // the second one is for K and V of up to 512, too
 enum { WARPS = 4, STEP = 32 };
 
 static __device__ __forceinline__ float to_f32(float x)
@@ -137,22 +138,24 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
     // First key; in a tree of those that a window may leave.
     const int32_t least = TREE ? prefix + __popcll(path) - 1 : pos;
     const int32_t begin = c.window >= 0 && least > c.window ? least - c.window : 0;
+    const int32_t last = msgl__last_key(c, pos, c.seqlens_k[req]);
     const msgl_page_row table = msgl__page_row(c, c.table_rows[req]);
     const int32_t kv_head = head / (c.num_q_heads / c.num_kv_heads);
-    const size_t slot_stride = (size_t)c.num_kv_heads * dim;
+    const int32_t v_dim = c.v == c.k ? dim : c.v_dim; // from head to head
+    const size_t k_stride = (size_t)c.num_kv_heads * dim, v_stride = (size_t)c.num_kv_heads * v_dim;
     const KV *k = (const KV *)c.k + (size_t)kv_head * dim;
-    const KV *v = (const KV *)c.v + (size_t)kv_head * dim;
+    const KV *v = (const KV *)c.v + (size_t)kv_head * v_dim;
     const T *q = (const T *)c.q + (size_t)row * c.ld_q + (size_t)head * dim;
     for (int32_t d = lane; d < dim; d += 32) queries[warp][d] = to_f32(q[d]);
     __syncwarp();
 
     float acc[DIM / 32] = {}, m = -INFINITY, l = 0.f;
-    for (int32_t first = begin / STEP * STEP; first <= pos; first += STEP) {
+    for (int32_t first = begin / STEP * STEP; first <= last; first += STEP) {
         const int32_t key = first + lane;
         const bool seen =
-            key >= begin && key <= pos && (!TREE || tree_sees(path, prefix, c.window, key));
-        const int32_t slot = table[key > pos ? pos : key < begin ? begin : key];
-        float s = dot(queries[warp], k + (size_t)slot * slot_stride, dim) * c.scale;
+            key >= begin && key <= last && (!TREE || tree_sees(path, prefix, c.window, key));
+        const int32_t slot = table[key > last ? last : key < begin ? begin : key];
+        float s = dot(queries[warp], k + (size_t)slot * k_stride, dim) * c.scale;
         if (c.softcap > 0.f) s = c.softcap * tanhf(s / c.softcap);
         if (!seen) s = -INFINITY;
         const float next = fmaxf(m, warp_max(s));
@@ -163,10 +166,10 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
 #pragma unroll
         for (int i = 0; i < DIM / 32; i++) acc[i] *= rescale;
         const int32_t from = first < begin ? begin - first : 0;
-        const int32_t to = pos - first < STEP - 1 ? pos - first : STEP - 1;
+        const int32_t to = last - first < STEP - 1 ? last - first : STEP - 1;
         for (int32_t j = from; j <= to; j++) {
             const float pj = __shfl_sync(~0u, p, j);
-            const KV *vj = v + (size_t)__shfl_sync(~0u, slot, j) * slot_stride;
+            const KV *vj = v + (size_t)__shfl_sync(~0u, slot, j) * v_stride;
 #pragma unroll
             for (int i = 0; i < DIM / 32; i++) {
                 if (i * 32 + lane < c.v_dim) acc[i] = fmaf(pj, to_f32(vj[i * 32 + lane]), acc[i]);

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "core/batch.h"
+#include "cuda/attn/packed_rows.cuh"
 #include "cuda/attn/rows16.cuh"
 #include "cuda/attn/sink.cuh"
 #include "cuda/launch.cuh"
@@ -26,54 +27,6 @@ template <typename T, int HD> struct shape {
     static const int BYTES = STAGES * TILE;
 };
 
-// What splits leave: of each (split, token, query head).
-struct tree_call {
-    const uint64_t *words;
-    int32_t splits;
-    float2 *ml; // [splits, total_q, num_q_heads] maximum and sum
-    float *o;   // [splits, total_q, num_q_heads, HD]
-};
-
-// Of a CTA: rows [first, first + rows) of request req, whose new tokens begin at `token`, behind
-// `prefix` keys.
-struct place {
-    int32_t req, first, rows, token, prefix, len;
-};
-
-// CTA i of the blocks of all requests, in order; false: there are fewer. A warp looks at 32
-// requests at a time.
-static __device__ __forceinline__ bool find_place(const msgl_cuda_attn_call &c, int32_t i, place *p)
-{
-    const int32_t lane = threadIdx.x % 32, group = c.num_q_heads / c.num_kv_heads;
-    for (int32_t base = 0; base < c.batch; base += 32) {
-        const int32_t req = base + lane;
-        const int32_t from = req < c.batch ? c.cu_seqlens_q[req] : 0;
-        const int32_t rows = req < c.batch ? (c.cu_seqlens_q[req + 1] - from) * group : 0;
-        const int32_t blocks = (rows + ROWS - 1) / ROWS;
-        int32_t upto = blocks; // inclusive sum
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            const int32_t other = __shfl_up_sync(~0u, upto, d);
-            if (lane >= d) upto += other;
-        }
-        const uint32_t has = __ballot_sync(~0u, i < upto);
-        if (has == 0) {
-            i -= __shfl_sync(~0u, upto, 31);
-            continue;
-        }
-        const int32_t owner = __ffs((int)has) - 1;
-        const int32_t before = __shfl_sync(~0u, upto - blocks, owner);
-        p->req = base + owner;
-        p->token = __shfl_sync(~0u, from, owner);
-        p->first = (i - before) * ROWS;
-        p->rows = min(__shfl_sync(~0u, rows, owner) - p->first, (int32_t)ROWS);
-        p->len = c.seqlens_k[p->req];
-        p->prefix = p->len - __shfl_sync(~0u, rows, owner) / group;
-        return true;
-    }
-    return false;
-}
-
 // Which keys the lane's two rows see: from from[r] up to the first new one, and of the new ones
 // path[r].
 struct tree_rows {
@@ -82,7 +35,7 @@ struct tree_rows {
 
     // token: of each row, from the step's first; -1: there is no such row.
     __device__ __forceinline__ tree_rows(const msgl_cuda_attn_call &c, const uint64_t *words,
-                                         const place &p, const int32_t token[2])
+                                         const msgl_packed_place &p, const int32_t token[2])
         : prefix(p.prefix)
     {
 #pragma unroll
@@ -100,15 +53,9 @@ struct tree_rows {
     }
 };
 
-static __device__ __forceinline__ size_t partial_row(const msgl_cuda_attn_call &c, int32_t split,
-                                                     int32_t token, int32_t head)
-{
-    return ((size_t)split * c.total_q + token) * c.num_q_heads + head;
-}
-
 // r: which of the lane's rows, of this token and head.
 template <typename T, int HD>
-static __device__ __forceinline__ void leave_partial(const tree_call &t, size_t at, int r,
+static __device__ __forceinline__ void leave_partial(const msgl_packed_splits &t, size_t at, int r,
                                                      int32_t lane, const msgl_rows16<HD> &w)
 {
     const bool wide = msgl_pool_types<T>::BYTES == 2;
@@ -123,47 +70,6 @@ static __device__ __forceinline__ void leave_partial(const tree_call &t, size_t 
             const float *y = w.o[nb + 1] + 2 * r;
             *(float4 *)(to + lane % 4 * 4) = make_float4(x[0], y[0], x[1], y[1]);
         }
-    }
-}
-
-// A warp for each (token, query head).
-template <typename T, int HD>
-static __global__
-__launch_bounds__(THREADS) void fa_tree_merge(const __grid_constant__ msgl_cuda_attn_call c,
-                                              const tree_call t)
-{
-    typedef typename msgl_pool_types<T>::act act;
-    const int32_t lane = threadIdx.x % 32, item = blockIdx.x * WARPS + threadIdx.x / 32;
-    msgl__pdl_wait();
-    msgl__pdl_trigger();
-    if (item >= c.total_q * c.num_q_heads) return;
-    const int32_t token = item / c.num_q_heads, head = item % c.num_q_heads;
-    const bool has = lane < t.splits; // a lane for each split
-    const float2 own = has ? t.ml[partial_row(c, lane, token, head)] : make_float2(-INFINITY, 0.f);
-    float m = own.x;
-#pragma unroll
-    for (int x = 16; x > 0; x /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, x));
-    const float weight = own.x == -INFINITY ? 0.f : msgl__exp2(own.x - m);
-    float l = weight * own.y;
-#pragma unroll
-    for (int x = 16; x > 0; x /= 2) l += __shfl_xor_sync(~0u, l, x);
-    const float sink = c.sinks != NULL ? msgl__attn_sink(c.sinks[head], m) : 0.f;
-    const float scale = c.out_scale / (l + sink);
-    act *out = (act *)c.out + (size_t)token * c.ld_out + (size_t)head * c.head_dim;
-    for (int32_t d = lane * 2; d < HD; d += 64) {
-        float2 o = make_float2(0.f, 0.f);
-#pragma unroll 4
-        for (int32_t s = 0; s < t.splits; s++) {
-            const float2 v = *(const float2 *)(t.o + partial_row(c, s, token, head) * HD + d);
-            const float y = __shfl_sync(~0u, weight, s);
-            o.x += y * v.x;
-            o.y += y * v.y;
-        }
-        if (d < c.head_dim)
-            *(uint32_t *)(out + d) = msgl__pack_two(o.x * scale, o.y * scale, act());
-    }
-    if (c.lse != NULL && lane == 0) {
-        c.lse[(size_t)token * c.num_q_heads + head] = (m + log2f(l)) * 0.6931471805599453f;
     }
 }
 
@@ -212,9 +118,10 @@ template <typename T, int HD> struct tile_loads {
 
 // Keys [from, to) of the CTA's rows; take_q: called when the step's kernels before have ended.
 template <typename T, int HD, class KEYS, class TAKE_Q>
-static __device__ __forceinline__ void
-walk(const msgl_cuda_attn_call &c, const KEYS &keys, const place &p, int32_t from, int32_t to,
-     const tree_rows &rows, uint32_t ring, int32_t lane, const TAKE_Q &take_q, msgl_rows16<HD> *w)
+static __device__ __forceinline__ void walk(const msgl_cuda_attn_call &c, const KEYS &keys,
+                                            const msgl_packed_place &p, int32_t from, int32_t to,
+                                            const tree_rows &rows, uint32_t ring, int32_t lane,
+                                            const TAKE_Q &take_q, msgl_rows16<HD> *w)
 {
     typedef shape<T, HD> S;
     const msgl_score score = {c.scale, c.softcap};
@@ -267,15 +174,15 @@ walk(const msgl_cuda_attn_call &c, const KEYS &keys, const place &p, int32_t fro
 template <typename T, int HD>
 static __global__
 __launch_bounds__(THREADS) void fa_tree(const __grid_constant__ msgl_cuda_attn_call c,
-                                        const tree_call t)
+                                        const uint64_t *words, const msgl_packed_splits t)
 {
     typedef shape<T, HD> S;
     typedef typename msgl_pool_types<T>::act act;
     extern __shared__ __align__(128) char smem[];
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int32_t kv_head = blockIdx.x, group = c.num_q_heads / c.num_kv_heads;
-    place p;
-    if (!find_place(c, blockIdx.y, &p)) {
+    msgl_packed_place p;
+    if (!msgl_packed_find<ROWS>(c, blockIdx.y, &p)) {
         msgl__pdl_wait();
         return;
     }
@@ -286,12 +193,12 @@ __launch_bounds__(THREADS) void fa_tree(const __grid_constant__ msgl_cuda_attn_c
         token[r] = row < p.rows ? p.token + at / group : -1;
         head[r] = kv_head * group + at % group;
     }
-    const tree_rows rows(c, t.words, p, token);
+    const tree_rows rows(c, words, p, token);
     // Keys that any row sees, by whole tiles shared out among the splits; behind the last one
     // splits are without keys.
     int32_t from = c.window >= 0 ? max(p.prefix - c.window, 0) : 0, to = p.len;
     const int32_t first = from / S::KEYS, tiles = (to + S::KEYS - 1) / S::KEYS - first;
-    const int32_t each = (tiles + t.splits - 1) / t.splits * S::KEYS;
+    const int32_t each = (tiles + t.count - 1) / t.count * S::KEYS;
     const int32_t begin = first * S::KEYS + (int32_t)blockIdx.z * each;
     from = max(from, begin);
     to = min(to, begin + each);
@@ -314,8 +221,8 @@ __launch_bounds__(THREADS) void fa_tree(const __grid_constant__ msgl_cuda_attn_c
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (token[r] < 0) continue;
-        if (t.splits > 1) {
-            leave_partial<T>(t, partial_row(c, blockIdx.z, token[r], head[r]), r, lane, w);
+        if (t.count > 1) {
+            leave_partial<T>(t, msgl_packed_partial(c, blockIdx.z, token[r], head[r]), r, lane, w);
             continue;
         }
         const float sink = c.sinks != NULL ? msgl__attn_sink(c.sinks[head[r]], w.m[r]) : 0.f;
@@ -349,16 +256,14 @@ static cudaError_t launch(const msgl_cuda_attn_call &c, const uint64_t *words, c
     constexpr auto kernel = fa_tree<T, HD>;
     if (e == cudaSuccess) e = msgl__allow_shared<kernel>(shape<T, HD>::BYTES);
     if (e != cudaSuccess) return e;
-    tree_call t = {words, choose_splits<T, HD>(c, gpu.sms), (float2 *)c.workspace, NULL};
+    msgl_packed_splits t = {choose_splits<T, HD>(c, gpu.sms), (float2 *)c.workspace, NULL};
     t.o = (float *)(t.ml + (size_t)MSGL_TREE_PARTIALS * c.num_q_heads);
     const int32_t group = c.num_q_heads / c.num_kv_heads;
     const dim3 grid((unsigned)c.num_kv_heads, (unsigned)(c.total_q * group / ROWS + c.batch),
-                    (unsigned)t.splits);
-    e = msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, t);
-    if (e != cudaSuccess || t.splits == 1) return e;
-    const int32_t items = c.total_q * c.num_q_heads;
-    return msgl__launch(fa_tree_merge<T, HD>, (items + WARPS - 1) / WARPS, THREADS, 0, stream, c,
-                        t);
+                    (unsigned)t.count);
+    e = msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, words, t);
+    if (e != cudaSuccess || t.count == 1) return e;
+    return msgl_packed_merge_launch<typename msgl_pool_types<T>::act, HD>(c, t, stream);
 }
 
 template <typename T>
@@ -374,6 +279,7 @@ extern "C" int msgl__cuda_fa_tree_sm80(const msgl_cuda_attn_call *c, const uint6
 {
     const cudaStream_t s = (cudaStream_t)stream;
     if (c->head_dim < 8 || c->head_dim > 256 || c->head_dim % 8 != 0) return cudaErrorNotSupported;
+    if (c->v_dim != c->head_dim) return cudaErrorNotSupported;
     if (c->total_q == 0) return cudaSuccess;
     if (c->e4m3) {
         const bool fits = c->dtype == MSGL_BF16 && c->head_dim % 16 == 0;

@@ -68,6 +68,7 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
         .softcap = layer->softcap,
         .out_scale = msgl__attn_v_scale(pool, layer),
         .window = layer->window,
+        .both_ways = layer->bidirectional,
         .sinks = layer->sinks,
         .batch = seqs->size,
         .cu_seqlens_q = seqs->dev_cu_seqlens_q,

@@ -8,7 +8,9 @@
 //
 // Latent caches have the kernel of mla_cuda.h in both phases.
 //
-// Drafts to be verified (trees) have a kernel that needs no plan.
+// Drafts to be verified (trees) have a kernel that needs no plan. Heads of more than 256 elements,
+// or with V of other dimensions than K, have one for all phases (wide_sm80.h), and attention both
+// ways, of encoders, has the prefill kernel of all GPUs.
 //
 // Deterministic: the phase alone chooses the kernel, since a row's bits must not depend on how many
 // other tokens its chunk has; otherwise single-token chunks take the decode kernel too.
@@ -20,7 +22,9 @@
 #include "cuda/attn/decode.h"
 #include "cuda/attn/prefill.h"
 #include "cuda/attn/reference.h"
+#include "cuda/attn/prefill_sm80.h"
 #include "cuda/attn/tree_sm80.h"
+#include "cuda/attn/wide_sm80.h"
 #include "cuda/backends/expand.h"
 #include "cuda/backends/latent.h"
 #include "cuda/backends/local.h"
@@ -55,6 +59,31 @@ typedef struct fa_backend {
 static bool is_latent(const fa_backend *b)
 {
     return b->cfg.pool->spec.kind == MSGL_CACHE_LATENT;
+}
+
+// Whether heads are none of those that the kernels of a phase are made for.
+static bool is_wide(const msgl_attn_config *cfg)
+{
+    return !msgl__attn_latent(cfg) &&
+           (cfg->head_dim > 256 || cfg->pool->spec.v_dim != cfg->head_dim);
+}
+
+static bool has_wide_kernel(const msgl_attn_config *cfg)
+{
+    return is_wide(cfg) &&
+           msgl__fa_wide_fits(cfg->pool->spec.dtype, cfg->head_dim, cfg->pool->spec.v_dim);
+}
+
+// Whether tokens see those behind them: in all of a group's layers or none.
+static bool sees_both_ways(const msgl_attn_config *cfg)
+{
+    return cfg->variants.count > 0 && cfg->variants.all[0].bidirectional;
+}
+
+static bool has_decode_kernel(const msgl_attn_config *cfg)
+{
+    return !is_wide(cfg) && !sees_both_ways(cfg) &&
+           msgl__fa_decode_fits(msgl__cuda_attn_act(cfg), cfg->head_dim);
 }
 
 static void fa_destroy(msgl_attn_backend *base)
@@ -131,9 +160,15 @@ static int take_memory(fa_backend *b, msgl_err *err)
                                 .partial_ml;
     const size_t tree = partials + msgl__attn_tree_workspace(cfg->num_q_heads, cfg->head_dim);
     if (b->workspace_bytes < tree && !cfg->deterministic) b->workspace_bytes = tree;
+    if (has_wide_kernel(cfg)) {
+        b->workspace_bytes =
+            msgl__fa_wide_workspace(cfg->num_q_heads, cfg->head_dim, cfg->pool->spec.v_dim,
+                                    cfg->max_running, cfg->deterministic);
+    }
     b->workspace = cfg->dev->ops->alloc(cfg->dev, b->workspace_bytes);
     if (b->used != NULL && b->local != NULL && b->workspace != NULL) {
-        if (!cfg->deterministic) b->tree_workspace = (char *)b->workspace + partials;
+        if (!cfg->deterministic && !is_wide(cfg))
+            b->tree_workspace = (char *)b->workspace + partials;
         return 0;
     }
     return msgl__err_set(err, MSGL_ENOMEM, "fa: no memory for a workspace of %zu bytes",
@@ -207,7 +242,8 @@ static bool plans(const fa_backend *b, const msgl_seqs *seqs)
 {
     const msgl_dtype kv = b->cfg.pool->spec.dtype;
     const bool has = kv == MSGL_E4M3 ? b->cfg.head_dim % 16 == 0 : kv != MSGL_F32;
-    return !is_latent(b) && !decodes(b, seqs) && !msgl__cuda_forks(seqs) && has;
+    const bool own = is_latent(b) || is_wide(&b->cfg) || sees_both_ways(&b->cfg);
+    return !own && !decodes(b, seqs) && !msgl__cuda_forks(seqs) && has;
 }
 
 static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -277,6 +313,27 @@ static void attend_locally(const fa_backend *b, const msgl_seqs *seqs, int32_t k
     c->max_seqlen_k = host->max_seqlen_k;
 }
 
+// A call of layers that have the kernel of wide heads, or, without trees, any other.
+static int launch(const fa_backend *b, const msgl_seqs *seqs, int32_t kind, msgl_cuda_attn_call *c,
+                  void *stream)
+{
+    const msgl_dtype kv = b->cfg.pool->spec.dtype;
+    if (has_wide_kernel(&b->cfg)) {
+        const bool forks = msgl__cuda_forks(seqs);
+        return msgl__cuda_fa_wide(c, !forks && decodes(b, seqs), forks ? seqs->dev_tree : NULL,
+                                  stream);
+    }
+    if (plans(b, seqs)) {
+        c->plan = b->plans.device + plan_at(b, kind);
+        return msgl__cuda_fa_prefill(c, stream);
+    }
+    if (decodes(b, seqs) && has_decode_kernel(&b->cfg)) return msgl__cuda_fa_decode(c, stream);
+    const bool both_ways = c->both_ways && c->v_dim == c->head_dim;
+    return both_ways && msgl__fa_prefill_sm80_fits(kv, c->head_dim)
+               ? msgl__cuda_fa_prefill_sm80(c, stream)
+               : msgl__cuda_attn_reference(c, stream);
+}
+
 static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                        const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
@@ -286,7 +343,7 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         msgl__mla_cuda_attend(&b->mla, "fa", x, layer, layer->scale, seqs, in, out);
         return;
     }
-    if (msgl__cuda_forks(seqs)) {
+    if (msgl__cuda_forks(seqs) && !has_wide_kernel(cfg)) {
         msgl__cuda_attend_tree(cfg, "fa", x, layer, seqs, in, out, b->tree_workspace);
         return;
     }
@@ -300,14 +357,7 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         return;
     }
     if (layer->chunk > 0) attend_locally(b, seqs, kind, &c);
-    int (*launch)(const msgl_cuda_attn_call *, void *) = msgl__cuda_attn_reference;
-    if (plans(b, seqs)) {
-        launch = msgl__cuda_fa_prefill;
-        c.plan = b->plans.device + plan_at(b, kind);
-    } else if (decodes(b, seqs) && msgl__fa_decode_fits(x->act, cfg->head_dim)) {
-        launch = msgl__cuda_fa_decode;
-    }
-    msgl__cuda_attn_result(x, "fa", launch(&c, msgl__cuda_device_stream(x->device)));
+    msgl__cuda_attn_result(x, "fa", launch(b, seqs, kind, &c, msgl__cuda_device_stream(x->device)));
 }
 
 // Length up to which `size` requests are decoded by the kernel for few (few.cu), which wants two
@@ -319,8 +369,7 @@ static int32_t fa_short_seq_len(const msgl_attn_backend *base, int32_t size)
     const msgl_attn_config *cfg = &((const fa_backend *)base)->cfg;
     const int major = cfg->dev->capability / 10;
     const bool has = (major == 9 || major == 10) && !cfg->deterministic && cfg->head_dim <= 128 &&
-                     cfg->pool->spec.dtype != MSGL_E4M3 &&
-                     msgl__fa_decode_fits(cfg->pool->spec.dtype, cfg->head_dim) &&
+                     cfg->pool->spec.dtype != MSGL_E4M3 && has_decode_kernel(cfg) &&
                      cfg->num_q_heads <= 8 * cfg->num_kv_heads && size * cfg->num_kv_heads <= ITEMS;
     return has ? MSGL_FA_FEW_LEN : 0;
 }
@@ -333,8 +382,7 @@ static bool fa_takes_rope(const msgl_attn_backend *base, const msgl_seqs *seqs)
     enum { FEW = 8 };
     const fa_backend *b = (const fa_backend *)base;
     const bool starts_early = seqs->max_seqlen_k <= fa_short_seq_len(base, seqs->size);
-    return (starts_early || seqs->size > FEW) && decodes(b, seqs) &&
-           msgl__fa_decode_fits(msgl__cuda_attn_act(&b->cfg), b->cfg.head_dim);
+    return (starts_early || seqs->size > FEW) && decodes(b, seqs) && has_decode_kernel(&b->cfg);
 }
 
 const msgl_attn_desc msgl__attn_fa_cuda = {
@@ -345,11 +393,14 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .page_rule = MSGL_PAGE_ANY,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .expand = &msgl__expand_cuda,
+    .max_dim = MSGL_ATTN_MAX_DIM,
+    .own_v_dim = true,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .sliding_window = true,
     .local_chunks = true,
     .softcap = true,
     .sinks = true,
+    .bidirectional = true,
     .tree = true,
     .graph = true,
     .verifies = true,

@@ -74,6 +74,7 @@ static __device__ __forceinline__ float gate_by(msgl_activation f, float gate, f
 {
     return f == MSGL_SILU        ? gated<MSGL_SILU>(gate, up)
            : f == MSGL_GELU_TANH ? gated<MSGL_GELU_TANH>(gate, up)
+           : f == MSGL_GELU_ERF  ? gated<MSGL_GELU_ERF>(gate, up)
                                  : gated<MSGL_SWIGLU_CLAMPED>(gate, up);
 }
 

@@ -59,6 +59,8 @@ static void gate_typed(msgl_exec *x, msgl_activation f, const void *gate_up, voi
         f == MSGL_SILU ? (vector ? gate_kernel<T, MSGL_SILU> : gate_any_kernel<T, MSGL_SILU>)
         : f == MSGL_GELU_TANH
             ? (vector ? gate_kernel<T, MSGL_GELU_TANH> : gate_any_kernel<T, MSGL_GELU_TANH>)
+        : f == MSGL_GELU_ERF
+            ? (vector ? gate_kernel<T, MSGL_GELU_ERF> : gate_any_kernel<T, MSGL_GELU_ERF>)
             : (vector ? gate_kernel<T, MSGL_SWIGLU_CLAMPED>
                       : gate_any_kernel<T, MSGL_SWIGLU_CLAMPED>);
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(threads), 0, msgl__cuda_stream(x),
@@ -93,6 +95,7 @@ static void gate_by_typed(msgl_exec *x, msgl_activation f, const void *by, size_
     void (*const kernel)(const T *, size_t, T *, int, int) =
         f == MSGL_SILU        ? gate_by_kernel<T, MSGL_SILU>
         : f == MSGL_GELU_TANH ? gate_by_kernel<T, MSGL_GELU_TANH>
+        : f == MSGL_GELU_ERF  ? gate_by_kernel<T, MSGL_GELU_ERF>
                               : gate_by_kernel<T, MSGL_SWIGLU_CLAMPED>;
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(THREADS), 0, msgl__cuda_stream(x),
                                   (const T *)by, ld_by, (T *)p, rows, dim));
@@ -109,9 +112,10 @@ extern "C" void msgl__cuda_gate_by(msgl_exec *x, msgl_activation f, const void *
 template <int F> static __device__ __forceinline__ float pointwise(float v, const msgl_xielu &xielu)
 {
     if (F == MSGL_POINTWISE_SILU) return gated<MSGL_SILU>(v, 1);
-    if (F == MSGL_POINTWISE_GELU) return 0.5f * v * erfcf(-0.70710678f * v);
+    if (F == MSGL_POINTWISE_GELU) return gated<MSGL_GELU_ERF>(v, 1);
     if (F == MSGL_POINTWISE_GELU_TANH) return gated<MSGL_GELU_TANH>(v, 1);
     if (F == MSGL_POINTWISE_RELU2) return v < 0 ? 0 : v * v;
+    if (F == MSGL_POINTWISE_TANH) return tanhf(v);
     const float bent = v > 0 ? xielu.positive * v * v
                              : xielu.negative * (expm1f(v < xielu.eps ? v : xielu.eps) - v);
     return bent + xielu.linear * v;
@@ -146,6 +150,7 @@ static void (*apply_kernel_of(msgl_pointwise f))(const float *, T *, size_t)
     case MSGL_POINTWISE_GELU: return apply_kernel<T, MSGL_POINTWISE_GELU, N>;
     case MSGL_POINTWISE_GELU_TANH: return apply_kernel<T, MSGL_POINTWISE_GELU_TANH, N>;
     case MSGL_POINTWISE_RELU2: return apply_kernel<T, MSGL_POINTWISE_RELU2, N>;
+    case MSGL_POINTWISE_TANH: return apply_kernel<T, MSGL_POINTWISE_TANH, N>;
     case MSGL_POINTWISE_XIELU: break;
     }
     return apply_kernel<T, MSGL_POINTWISE_XIELU, N>;
@@ -320,6 +325,41 @@ static __global__ void cap_kernel(float *logits, size_t n, float scale, float ca
     if (at >= n) return;
     const float l = logits[at] * scale;
     logits[at] = cap > 0 ? cap * tanhf(l / cap) : l;
+}
+
+// A thread a column of a group; a column's rows in order.
+template <typename T>
+static __global__ void mean_kernel(const T *in, const int32_t *cu, int dim, T *out)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int column = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const size_t group = blockIdx.y;
+    if (column >= dim) return;
+    const int from = cu[group], to = cu[group + 1];
+    float sum = 0;
+    for (int r = from; r < to; r++) sum += to_f32(in[(size_t)r * (size_t)dim + column]);
+    out[group * (size_t)dim + column] = from_f32<T>(sum / (float)(to - from));
+}
+
+template <typename T>
+static void mean_typed(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,
+                       void *out)
+{
+    enum { THREADS = 64 };
+    for (int g = 0; g < groups; g += MAX_GRID_Y) {
+        const int n = groups - g < MAX_GRID_Y ? groups - g : MAX_GRID_Y;
+        const dim3 grid((unsigned)((dim + THREADS - 1) / THREADS), (unsigned)n);
+        T *to = (T *)out + (size_t)g * (size_t)dim;
+        MSGL_CUDA_TRY(x, msgl__launch(mean_kernel<T>, grid, dim3(THREADS), 0, msgl__cuda_stream(x),
+                                      (const T *)in, cu + g, dim, to));
+    }
+}
+
+extern "C" void msgl__cuda_mean_rows(msgl_exec *x, const void *in, const int32_t *cu, int groups,
+                                     int dim, void *out)
+{
+    MSGL_BY_DTYPE(x->act, mean_typed, x, in, cu, groups, dim, out);
 }
 
 static __global__ void join_kernel(const float *shards, int shard_columns, int rows, int dim,

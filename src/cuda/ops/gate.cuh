@@ -11,12 +11,13 @@ static __device__ __forceinline__ float sigmoid_of(float g, float by)
     return __fdividef(g, 1.0f + __expf(-by)); // -by above 88: division by infinity, which gives 0
 }
 
-// gelu: x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). A clamped value
-// that is NaN stays one.
+// gelu by tanh: x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). A
+// clamped value that is NaN stays one.
 template <int F> static __device__ __forceinline__ float gated(float g, float u)
 {
     const float root = 0.7978845608f, limit = 7;
     if (F == MSGL_SILU) return sigmoid_of(g, g) * u;
+    if (F == MSGL_GELU_ERF) return 0.5f * g * erfcf(-0.70710678f * g) * u;
     if (F == MSGL_GELU_TANH) return sigmoid_of(g, 2 * root * (g + 0.044715f * g * g * g)) * u;
     g = g > limit ? limit : g;
     u = u > limit ? limit : u < -limit ? -limit : u;

@@ -20,6 +20,7 @@ extern "C" {
 #include "kernel/calls.h"
 #include "kernel/dual_chunk.h"
 #include "kernel/exec.h"
+#include "kernel/index.h"
 #include "kernel/temper.h"
 
 void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
@@ -61,9 +62,15 @@ void msgl__cuda_temper(msgl_exec *x, const msgl_temper *how, const int32_t *posi
 // `to` says): [rows, n], or c->out itself when it is not gated.
 void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c, const void *product,
                                size_t ld_product);
+void msgl__cuda_mean_rows(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,
+                          void *out);
 void msgl__cuda_join_columns(msgl_exec *x, const float *shards, int shard_columns, int rows,
                              int dim, float *out);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
+
+// choose: bf16 and f16, dim a multiple of 8.
+void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call *c);
+void msgl__cuda_index_choose(msgl_exec *x, const msgl_index_choose_call *c);
 
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
                           int experts, int32_t *ids, float *weights);

@@ -12,9 +12,11 @@
 #include "cuda/attn/mla.h"
 #include "cuda/attn/native.h"
 #include "cuda/attn/prefill.h"
+#include "cuda/attn/prefill_sm80.h"
 #include "cuda/attn/reference.h"
 #include "cuda/attn/sink.h"
 #include "cuda/attn/triton.h"
+#include "cuda/attn/wide_sm80.h"
 #include "cuda/host.h"
 
 #define NOTHING(name, call)                                                                        \
@@ -25,6 +27,7 @@
     }
 
 NOTHING(msgl__cuda_fa_prefill, msgl_cuda_attn_call)
+NOTHING(msgl__cuda_fa_prefill_sm80, msgl_cuda_attn_call)
 NOTHING(msgl__cuda_fa_decode, msgl_cuda_attn_call)
 NOTHING(msgl__cuda_attn_reference, msgl_cuda_attn_call)
 NOTHING(msgl__cuda_sink, msgl_sink_call)
@@ -49,6 +52,21 @@ __attribute__((weak)) int msgl__cuda_attn_tree(const msgl_cuda_attn_call *c, con
 {
     (void)c, (void)tree, (void)stream;
     return 0;
+}
+
+__attribute__((weak)) int msgl__cuda_fa_wide(const msgl_cuda_attn_call *c, bool answers,
+                                             const uint64_t *tree, void *stream)
+{
+    (void)c, (void)answers, (void)tree, (void)stream;
+    return 0;
+}
+
+__attribute__((weak)) size_t msgl__fa_wide_workspace(int32_t num_q_heads, int32_t head_dim,
+                                                     int32_t v_dim, int32_t max_running,
+                                                     bool deterministic)
+{
+    (void)num_q_heads, (void)head_dim, (void)v_dim, (void)max_running, (void)deterministic;
+    return 64;
 }
 
 __attribute__((weak)) void msgl__cuda_native_product(msgl_exec *x, const msgl_native_product *p)

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family index (kernel/index.h). Scores are products of a token's queries, which are rows of the
+// tensor cores' tiles, 16 a warp, and its keys, 64 a block; a token's best are found by radix, as
+// double sparsity's. Every token is computed alone, in one order, so its bits and its choice depend
+// on its request alone.
+#include "cuda/attn/double_sparsity/largest.cuh"
+#include "cuda/attn/page_row.cuh"
+#include "cuda/device.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/ops/ops.h"
+#include "cuda/ops/vec8.cuh"
+#include "cuda/ptx/copy.cuh"
+#include "cuda/ptx/shared.cuh"
+#include "kernel/index.h"
+
+enum {
+    MAX_DIM = 256, // MSGL_INDEX_MAX_DIM
+    STORE_WARPS = 4,
+    KEYS = 64, // of a block
+    SCORE_WARPS = 4,
+    PICK_WARPS = 16,
+};
+
+// --- keys and queries ----------------------------------------------------------------------------
+
+// Pair i of a head, in place.
+template <typename T>
+static __device__ __forceinline__ void rotate_pair(T *head, const float *cos_sin, int half, int i)
+{
+    const float c = cos_sin[i], s = cos_sin[half + i];
+    const float a = to_f32(head[i]), b = to_f32(head[half + i]);
+    head[i] = from_f32<T>(a * c - b * s);
+    head[half + i] = from_f32<T>(b * c + a * s);
+}
+
+// A warp's key of the token: layer norm, rotation, store.
+template <typename T>
+static __device__ __forceinline__ void store_key(const msgl_index_store_call &c, size_t t,
+                                                 const float *cos_sin, float *row)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const T *k = (const T *)c.k + t * c.ld_k;
+    float sum = 0, squares = 0;
+    for (int i = lane; i < c.dim; i += 32) sum += to_f32(k[i]);
+    const float mean = group_sum(sum, 32) / (float)c.dim;
+    for (int i = lane; i < c.dim; i += 32) {
+        const float d = to_f32(k[i]) - mean;
+        squares += d * d;
+    }
+    const float inv = 1.0f / sqrtf(group_sum(squares, 32) / (float)c.dim + c.eps);
+    for (int i = lane; i < c.dim; i += 32) {
+        row[i] = (to_f32(k[i]) - mean) * inv * c.k_weight[i] + c.k_bias[i];
+    }
+    __syncwarp();
+    for (int i = lane; i < c.half; i += 32) rotate_pair(row, cos_sin, c.half, i);
+    __syncwarp();
+    T *to = (T *)c.pool + (size_t)c.slots[t] * (size_t)c.dim;
+    for (int i = lane; i < c.dim; i += 32) to[i] = from_f32<T>(row[i]);
+}
+
+// A block a token: its key, and its queries' pairs.
+template <typename T>
+static __global__ void __launch_bounds__(STORE_WARPS * 32)
+    store_kernel(const msgl_index_store_call c)
+{
+    __shared__ float row[MAX_DIM];
+    const size_t t = blockIdx.x;
+    const float *cos_sin = c.cos_sin + t * 2 * (size_t)c.half;
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    if (threadIdx.x < 32) {
+        store_key<T>(c, t, cos_sin, row);
+        return;
+    }
+    for (int i = (int)threadIdx.x - 32; i < c.heads * c.half; i += (STORE_WARPS - 1) * 32) {
+        T *head = (T *)c.q + t * c.ld_q + (size_t)(i / c.half) * (size_t)c.dim;
+        rotate_pair(head, cos_sin, c.half, i % c.half);
+    }
+}
+
+template <typename T> static void store(msgl_exec *x, const msgl_index_store_call *c)
+{
+    MSGL_CUDA_TRY(x, msgl__launch(store_kernel<T>, dim3((unsigned)c->tokens),
+                                  dim3(STORE_WARPS * 32), 0, msgl__cuda_stream(x), *c));
+}
+
+// The pool is of the activations' dtype.
+extern "C" void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call *c)
+{
+    if (c->dtype != x->act) {
+        x->status = MSGL_EUNSUPPORTED;
+    } else if (c->tokens > 0) {
+        MSGL_BY_DTYPE(x->act, store, x, c);
+    }
+}
+
+// --- scores --------------------------------------------------------------------------------------
+
+// Tokens [first, first + num) of the sequences, whose orders are rows from 0 on.
+struct choose_args {
+    msgl_index_choose_call c;
+    msgl_seqs seqs; // c.seqs is the host's
+    msgl_paging paging;
+    int32_t first;
+};
+
+// A new token: its request's table, and the keys that it sees.
+struct index_token {
+    msgl_page_row table;
+    int32_t keys;
+};
+
+static __device__ __forceinline__ index_token find_token(const choose_args &a, int32_t token)
+{
+    const msgl_seqs &s = a.seqs;
+    int32_t low = 0, high = s.size - 1;
+    while (low < high) {
+        const int32_t mid = (low + high) / 2;
+        if (s.dev_cu_seqlens_q[mid + 1] > token) {
+            high = mid;
+        } else {
+            low = mid + 1;
+        }
+    }
+    index_token t;
+    t.table.pages = a.c.pages;
+    t.table.first = s.dev_table_rows[low] * (int32_t)a.c.page_stride * a.paging.size;
+    t.table.paging = a.paging;
+    t.keys = s.dev_seqlens_k[low] - (s.dev_cu_seqlens_q[low + 1] - token) + 1;
+    return t;
+}
+
+static __device__ __forceinline__ float positive(float s)
+{
+    return s < 0.f ? 0.f : s; // a NaN stays one
+}
+
+template <typename T, int DIM> struct score_shape {
+    static const int PITCH = DIM * 2 + 16; // bytes
+    static const int BYTES = KEYS * PITCH;
+};
+
+// Block (64 keys, token). A warp has every fourth sixteen of the queries.
+template <typename T, int DIM>
+static __global__ __launch_bounds__(SCORE_WARPS *
+                                    32) void score_kernel(const __grid_constant__ choose_args a)
+{
+    typedef score_shape<T, DIM> S;
+    __shared__ __align__(128) char keys[S::BYTES];
+    __shared__ float sums[SCORE_WARPS][KEYS];
+    const msgl_index_choose_call &c = a.c;
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    const int32_t token = a.first + (int32_t)blockIdx.y, key0 = (int32_t)blockIdx.x * KEYS;
+    const index_token of = find_token(a, token);
+    if (of.keys <= c.top_k || key0 >= of.keys) return;
+
+    const uint32_t tile = msgl__shared_address(keys);
+    for (int32_t i = threadIdx.x; i < KEYS * (DIM / 8); i += SCORE_WARPS * 32) {
+        const int32_t row = i / (DIM / 8), chunk = i % (DIM / 8);
+        const bool there = key0 + row < of.keys && chunk * 8 < c.dim;
+        const T *from = (const T *)c.pool;
+        if (there) from += (size_t)of.table[key0 + row] * (size_t)c.dim + chunk * 8;
+        msgl__copy_async_16(tile + row * S::PITCH + chunk * 16, from, there);
+    }
+    msgl__copy_async_commit();
+    for (int32_t i = lane; i < KEYS; i += 32) sums[warp][i] = 0.f;
+    msgl__copy_async_wait<0>();
+    __syncthreads();
+
+    const T *q = (const T *)c.q + (size_t)token * c.ld_q;
+    const uint32_t at = tile + lane % 8 * S::PITCH + lane / 8 * 16;
+    for (int32_t head0 = warp * 16; head0 < c.heads; head0 += SCORE_WARPS * 16) {
+        uint32_t queries[DIM / 16][4];
+        float weight[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int32_t head = head0 + lane / 4 + r * 8;
+            const bool has = head < c.heads;
+            weight[r] = has ? c.weights[(size_t)token * c.heads + head] : 0.f;
+#pragma unroll
+            for (int ks = 0; ks < DIM / 16; ks++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int32_t d = ks * 16 + h * 8 + lane % 4 * 2;
+                    const bool there = has && d < c.dim;
+                    queries[ks][2 * h + r] =
+                        there ? *(const uint32_t *)(q + (size_t)head * c.dim + d) : 0u;
+                }
+            }
+        }
+        for (int nb = 0; nb < KEYS / 8; nb++) {
+            float s[4] = {}, x[2];
+#pragma unroll
+            for (int ks = 0; ks < DIM / 16; ks += 2) {
+                uint32_t k[4];
+                msgl__load_matrix_4(at + nb * 8 * S::PITCH + ks * 32, k);
+                msgl__mma(s, queries[ks], k[0], k[1], T());
+                msgl__mma(s, queries[ks + 1], k[2], k[3], T());
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                x[i] = weight[0] * positive(s[i]) + weight[1] * positive(s[2 + i]);
+#pragma unroll
+                for (int d = 4; d < 32; d *= 2) x[i] += __shfl_xor_sync(~0u, x[i], d);
+            }
+            if (lane < 4) {
+                sums[warp][nb * 8 + lane * 2] += x[0];
+                sums[warp][nb * 8 + lane * 2 + 1] += x[1];
+            }
+        }
+    }
+    __syncthreads();
+    uint32_t *orders = (uint32_t *)c.scores + (size_t)blockIdx.y * (size_t)c.max_keys;
+    for (int32_t i = threadIdx.x; i < KEYS && key0 + i < of.keys; i += SCORE_WARPS * 32) {
+        float sum = 0.f;
+#pragma unroll
+        for (int w = 0; w < SCORE_WARPS; w++) sum += sums[w][i];
+        orders[key0 + i] = sum != sum ? 0u : msgl_order_of(sum);
+    }
+}
+
+// --- the best of them ----------------------------------------------------------------------------
+
+// A block a token.
+static __global__ __launch_bounds__(PICK_WARPS *
+                                    32) void pick_kernel(const __grid_constant__ choose_args a)
+{
+    __shared__ __align__(16) int32_t counts[MSGL_DIGITS * MSGL_BINS];
+    __shared__ int2 tallies[PICK_WARPS];
+    const msgl_index_choose_call &c = a.c;
+    for (int32_t i = threadIdx.x; i < MSGL_DIGITS * MSGL_BINS; i += PICK_WARPS * 32) counts[i] = 0;
+    __syncthreads();
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    const int32_t token = a.first + (int32_t)blockIdx.x;
+    const index_token of = find_token(a, token);
+    int32_t *slots = c.slots + (size_t)token * (size_t)c.top_k;
+    if (threadIdx.x == 0) c.counts[token] = min(of.keys, c.top_k);
+    if (of.keys <= c.top_k) {
+        for (int32_t i = threadIdx.x; i < of.keys; i += PICK_WARPS * 32) slots[i] = of.table[i];
+        return;
+    }
+    const uint32_t *orders = (const uint32_t *)c.scores + (size_t)blockIdx.x * (size_t)c.max_keys;
+    const msgl_row row = {orders, of.keys, (int32_t)threadIdx.x / 32, PICK_WARPS};
+    const msgl_least least = msgl_find_least(row, c.top_k, counts);
+    msgl_list_largest(row, least, tallies,
+                      [&](int32_t i, int32_t place) { slots[place] = of.table[i]; });
+}
+
+template <typename T, int DIM>
+static void choose_rows(msgl_exec *x, const choose_args &a, int32_t num, int32_t most)
+{
+    const unsigned blocks = (unsigned)((most + KEYS - 1) / KEYS);
+    if (most > a.c.top_k) {
+        MSGL_CUDA_TRY(x, msgl__launch(score_kernel<T, DIM>, dim3(blocks, (unsigned)num),
+                                      dim3(SCORE_WARPS * 32), 0, msgl__cuda_stream(x), a));
+    }
+    MSGL_CUDA_TRY(x, msgl__launch(pick_kernel, dim3((unsigned)num), dim3(PICK_WARPS * 32), 0,
+                                  msgl__cuda_stream(x), a));
+}
+
+template <typename T> static void choose(msgl_exec *x, const msgl_index_choose_call *c)
+{
+    const int32_t most = c->seqs->max_seqlen_k < c->max_keys ? c->seqs->max_seqlen_k : c->max_keys;
+    choose_args a = {*c, *c->seqs, msgl__paging_of(c->page_size), 0};
+    for (; a.first < c->seqs->num_tokens; a.first += c->score_rows) {
+        const int32_t left = c->seqs->num_tokens - a.first;
+        const int32_t num = left < c->score_rows ? left : c->score_rows;
+        if (c->dim <= 64) {
+            choose_rows<T, 64>(x, a, num, most);
+        } else if (c->dim <= 128) {
+            choose_rows<T, 128>(x, a, num, most);
+        } else {
+            choose_rows<T, 256>(x, a, num, most);
+        }
+    }
+}
+
+extern "C" void msgl__cuda_index_choose(msgl_exec *x, const msgl_index_choose_call *c)
+{
+    if (c->dtype != x->act || x->act == MSGL_F32 || c->dim % 8 != 0) {
+        x->status = MSGL_EUNSUPPORTED;
+    } else if (x->act == MSGL_BF16) {
+        choose<__nv_bfloat16>(x, c);
+    } else {
+        choose<__half>(x, c);
+    }
+}
