@@ -19,7 +19,7 @@ typedef struct chosen_device {
     msgl_device *dev; // NULL: there is none
     msgl_attn_backend *backend;
     // The lists of a call's tokens, [ROWS, top_k], which are the backend's page table; 0, 1, 2,
-    // ..., [ROWS + 1]; scores.
+    // ..., [ROWS + 1], and room for one more; scores.
     int32_t *table, *numbers;
     float *scores;
     size_t bytes; // of all, from table on
@@ -83,7 +83,8 @@ static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const m
     c->score_rows = (int32_t)(DEVICE_SCORES / row);
     if (c->score_rows < MSGL_INDEX_ROWS) c->score_rows = MSGL_INDEX_ROWS;
     if (c->score_rows > 16 * ROWS) c->score_rows = 16 * ROWS;
-    const size_t sizes[] = {lists, sizeof c->cu_seqlens_q, (size_t)c->score_rows * row};
+    const size_t numbers = sizeof c->cu_seqlens_q;
+    const size_t sizes[] = {lists, numbers + sizeof *d->numbers, (size_t)c->score_rows * row};
     for (int i = 0; i < 3; i++) d->bytes += msgl__round_up(sizes[i], 64);
     d->dev = cfg->dev;
     char *at = cfg->dev->ops->alloc(cfg->dev, d->bytes);
@@ -94,7 +95,7 @@ static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const m
     d->table = msgl__attn_carve(&at, sizes[0]);
     d->numbers = msgl__attn_carve(&at, sizes[1]);
     d->scores = msgl__attn_carve(&at, sizes[2]);
-    cfg->dev->ops->copy_in(cfg->dev, d->numbers, c->cu_seqlens_q, sizes[1]);
+    cfg->dev->ops->copy_in(cfg->dev, d->numbers, c->cu_seqlens_q, numbers);
     c->pages = cfg->device_table;
     c->page_stride = cfg->device_table_stride / (size_t)cfg->page_size;
     c->cfg.device_table = d->table;
@@ -173,6 +174,9 @@ static void attend_on_device(const msgl_attn_chosen *c, msgl_exec *x, const msgl
                             .graph = true};
     d->dev->ops->copy(d->dev, d->table, slots, (size_t)n * (size_t)c->top_k * sizeof *slots);
     d->backend->desc->begin(d->backend, x, &seqs);
+    // What begin has queued is many kernels in front of a layer's elsewhere, which may therefore
+    // read its results early; a copy between the two keeps it from beginning before they are there.
+    d->dev->ops->copy(d->dev, d->numbers + ROWS + 1, d->numbers, sizeof *d->numbers);
     d->backend->desc->forward(d->backend, x, layer, &seqs, in, out);
 }
 

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "attention/chosen.h"
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
 #include "core/seqs.h"
@@ -442,6 +443,32 @@ static void test_both_ways(void **unused)
     }
 }
 
+// Lists of chosen keys are the work of what reads them on the device, in 16 bits.
+static void test_chosen(void **unused)
+{
+    (void)unused;
+    const struct {
+        msgl_attn_needs needs;
+        const char *name; // NULL: refused
+    } rows[] = {{fake_latent_needs(90, 128, 512, 64, MSGL_BF16), "fa"},
+                {fake_latent_needs(90, 128, 512, 64, MSGL_F16), "triton"},
+                {fake_latent_needs(80, 128, 512, 64, MSGL_BF16), "triton"},
+                {fake_latent_needs(90, 4, 32, 8, MSGL_BF16), "triton"},
+                {fake_latent_needs(90, 128, 512, 64, MSGL_F32), NULL}};
+    set_plugins(true, true);
+    for (size_t i = 0; i < MSGL_COUNT(rows); i++) {
+        const msgl_attn_desc *d = NULL;
+        msgl_err err = {0};
+        const int code = msgl__chosen_select(&rows[i].needs, &d, &err);
+        assert_int_equal(code, rows[i].name != NULL ? 0 : MSGL_EUNSUPPORTED);
+        if (rows[i].name != NULL) {
+            assert_string_equal(d->name, rows[i].name);
+        } else {
+            assert_non_null(strstr(err.text, "in float32; allowed: bfloat16, float16"));
+        }
+    }
+}
+
 // FlashInfer's kernels for latent caches, of both phases.
 static void test_latent_fi(void **unused)
 {
@@ -754,6 +781,7 @@ int main(void)
         cmocka_unit_test(test_faulty_plugins), cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_tensor_cores),   cmocka_unit_test(test_tensor_cores_elsewhere),
         cmocka_unit_test(test_wide),           cmocka_unit_test(test_both_ways),
+        cmocka_unit_test(test_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
