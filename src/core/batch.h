@@ -229,10 +229,15 @@ typedef struct msgl_runner {
     // Puts a request's variable part where steps of row table_idx find it, after the steps already
     // submitted. *extra may go when the call returns.
     int (*write_extra)(void *ctx, int32_t table_idx, const msgl_req_extra *extra);
-    // Reads an adapter's folder into a slot, [0, max_adapters), or with path NULL empties it; no
-    // step in flight may have the slot. An error, one line about the folder, leaves the slot as it
-    // was. NULL: the engine takes none.
+    // Begins to read an adapter's folder, which is for a slot, [0, max_adapters), or with path NULL
+    // empties the slot; then no step in flight may have it. One at a time: MSGL_EBUSY. NULL: the
+    // engine takes none.
     int (*load_adapter)(void *ctx, int32_t slot, const char *path, msgl_err *err);
+    // What has come of it, for which steps go on meanwhile. 1: it is in its slot, which no step in
+    // flight may have had; 0: it is still being read, though wait_ms milliseconds have passed
+    // (negative: as long as it takes); negative: one line about the folder, and the slot is as it
+    // was.
+    int (*adapter_loaded)(void *ctx, int wait_ms, msgl_err *err);
     // Starts a step; returns at once. The page table's rows must already hold the pages of all
     // positions < device_len. b->step_slot, in [0, max_in_flight), must not be in flight.
     int (*submit)(void *ctx, msgl_batch *b);
@@ -242,5 +247,15 @@ typedef struct msgl_runner {
     // What broke the engine, or NULL when only the status is known. Optional.
     const char *(*fault)(void *ctx);
 } msgl_runner;
+
+// Reads an adapter, or with path NULL empties the slot, and waits for that.
+static inline int msgl__runner_load_adapter(const msgl_runner *r, int32_t slot, const char *path,
+                                            msgl_err *err)
+{
+    const int rc = r->load_adapter(r->ctx, slot, path, err);
+    if (rc != 0 || path == NULL) return rc;
+    const int loaded = r->adapter_loaded(r->ctx, -1, err);
+    return loaded > 0 ? 0 : loaded;
+}
 
 #endif

@@ -728,6 +728,7 @@ static void set_runner(msgl_engine *e)
         .write_tokens = msgl__engine_write_tokens,
         .write_extra = msgl__engine_write_extra,
         .load_adapter = e->lora != NULL ? msgl__engine_load_adapter : NULL,
+        .adapter_loaded = e->lora != NULL ? msgl__engine_adapter_loaded : NULL,
         .submit = msgl__engine_submit,
         .wait = msgl__engine_wait,
         .fault = msgl__engine_fault,

@@ -131,6 +131,14 @@ static void *follow_data(follower *f, uint64_t total)
     return all;
 }
 
+// Until this rank's steps have ended, as rank 0's have.
+static int settle(follower *f)
+{
+    int code = 0;
+    for (int32_t i = 0; i < MSGL_ENGINE_STEP_SLOTS && code == 0; i++) code = wait_for(f, i);
+    return code;
+}
+
 // What it comes to all ranks have agreed on; only the loss of one of them ends this one.
 static int follow_admin(follower *f)
 {
@@ -141,10 +149,8 @@ static int follow_admin(follower *f)
         !msgl__wire_get(&f->w, path, (size_t)h.path)) {
         return MSGL_EINTERNAL;
     }
-    for (int32_t i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
-        const int code = wait_for(f, i);
-        if (code != 0) return code;
-    }
+    int code = settle(f);
+    if (code != 0) return code;
     void *data = h.total > 0 ? follow_data(f, h.total) : NULL;
     if (h.total > 0 && data == NULL) return MSGL_ENOMEM;
     const msgl_admin a = {.kind = (msgl_admin_kind)h.kind,
@@ -153,7 +159,7 @@ static int follow_admin(follower *f)
                           .path = path,
                           .bytes = data,
                           .total = h.total};
-    const int code = msgl__engine_admin(f->e, &a, &err);
+    code = msgl__engine_admin(f->e, &a, &err);
     if (data != NULL) msgl__pages_free(data, h.total);
     return code == MSGL_EPEER ? code : 0;
 }
@@ -163,15 +169,18 @@ static int follow_adapter(follower *f)
     int32_t slot;
     msgl_err err;
     if (!msgl__wire_get(&f->w, &slot, sizeof slot)) return MSGL_EINTERNAL;
-    // Rank 0's steps with the slot have ended, and this one's may be about to.
-    for (int32_t i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
-        const int code = wait_for(f, i);
-        if (code != 0) return code;
-    }
     const size_t bytes = f->w.used - f->w.at;
     const char *path = bytes > 0 ? msgl__wire_take(&f->w, bytes) : NULL;
     if (path != NULL && path[bytes - 1] != '\0') return MSGL_EINTERNAL;
-    const int code = msgl__engine_load_adapter(f->e, slot, path, &err);
+    const int code = path == NULL ? settle(f) : 0;
+    return code == 0 ? msgl__engine_load_adapter(f->e, slot, path, &err) : code;
+}
+
+static int follow_loaded(follower *f)
+{
+    msgl_err err;
+    int code = settle(f);
+    if (code == 0) code = msgl__engine_adapter_loaded(f->e, -1, &err);
     return code == MSGL_EPEER ? code : 0; // of a folder that cannot be used rank 0 hears, too
 }
 
@@ -191,6 +200,8 @@ static int follow(follower *f)
             code = follow_admin(f);
         } else if (kind == MSGL_WIRE_ADAPTER) {
             code = follow_adapter(f);
+        } else if (kind == MSGL_WIRE_LOADED) {
+            code = follow_loaded(f);
         } else {
             code = kind < 0 ? kind : MSGL_EINTERNAL;
         }

@@ -490,14 +490,16 @@ void msgl__sample_in_graph(msgl_engine *e, const msgl_engine_step *s, int32_t ro
                            const msgl_logits *l);
 
 // lora.c. open: of a model that is open and not loaded yet, where the options say so. scratch,
-// arena: bytes of a step. load: msgl_runner.load_adapter. has: whether a request of a batch may
-// have it. stage: which rows have which. What they do with drafts is the target's matter alone.
+// arena: bytes of a step. load, loaded: msgl_runner.load_adapter and adapter_loaded. has: whether a
+// request of a batch may have it. stage: which rows have which. What they do with drafts is the
+// target's matter alone.
 int msgl__engine_lora_open(msgl_engine *e, const msgl_options *o, msgl_err *err);
 void msgl__engine_lora_close(msgl_engine *e);
 size_t msgl__engine_lora_scratch(const msgl_engine *e);
 size_t msgl__engine_lora_arena(const msgl_engine *e);
 int32_t msgl__engine_adapters(const msgl_engine *e); // slots
 int msgl__engine_load_adapter(void *engine, int32_t slot, const char *path, msgl_err *err);
+int msgl__engine_adapter_loaded(void *engine, int wait_ms, msgl_err *err);
 bool msgl__engine_has_adapter(const msgl_engine *e, int32_t adapter);
 void msgl__engine_lora_stage(msgl_engine *e, msgl_engine_step *s);
 int32_t msgl__engine_lora_tiles_room(const msgl_engine *e, int32_t rows);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Adapters in an engine: slots that the scheduler fills and empties, and which rows of a step have
-// which of them. A slot is changed by the scheduler's thread while no step in flight has it.
+// which of them. A slot is changed by the scheduler's thread while no step in flight has it; what
+// goes into it is read and packed by a thread of its own, so that steps go on meanwhile.
+#include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/mem.h"
 #include "engine/internal.h"
@@ -11,15 +14,31 @@
 #include "models/lora.h"
 #include "utils/file.h"
 
+// The adapter that is being read.
+typedef struct load {
+    bool active, threaded; // there is one; and a thread that reads it
+    int32_t slot;
+    char *path;
+    const msgl_lora_sites *sites;
+    msgl_exec x;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ended; // the rest is the scheduler's again
+    msgl_verdict verdict;
+    msgl_loaded_lora *loaded;
+} load;
+
 struct msgl_engine_lora {
     msgl_lora_sites *sites;
+    load load;
     msgl_pool *pool;          // of one thread: the engine's own is the step's that runs
     msgl_arena scratch;       // of nothing: packing takes none
     msgl_loaded_lora **slots; // [num_slots]
     int32_t num_slots;
-    int32_t per_step;     // different ones of a step that captured steps have room for
-    msgl_lora_rows *rows; // [MSGL_ENGINE_STEP_SLOTS, 2, max_running]
-    msgl_lora_run *runs;  // [max_running]
+    int32_t per_step;      // different ones of a step that captured steps have room for
+    msgl_lora_rows *rows;  // [MSGL_ENGINE_STEP_SLOTS, 2, max_running]
+    msgl_lora_run *runs;   // [max_running]
     msgl_lora_step steps[MSGL_ENGINE_STEP_SLOTS];
     // Of a device that computes by tiles; else by_tiles is false.
     bool by_tiles;
@@ -59,6 +78,12 @@ int msgl__engine_lora_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
     msgl_engine_lora *l = e->lora = msgl__calloc(1, sizeof *l);
     const size_t rows = (size_t)e->max_running;
     if (l == NULL) return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&l->load.changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    (void)pthread_mutex_init(&l->load.lock, NULL);
     l->num_slots = o->max_loaded_loras;
     l->per_step = o->max_loras_per_batch < l->num_slots ? o->max_loras_per_batch : l->num_slots;
     l->slots = msgl__calloc((size_t)l->num_slots, sizeof *l->slots);
@@ -77,6 +102,11 @@ void msgl__engine_lora_close(msgl_engine *e)
 {
     msgl_engine_lora *l = e->lora;
     if (l == NULL) return;
+    if (l->load.threaded) (void)pthread_join(l->load.thread, NULL);
+    msgl__lora_free(l->load.loaded, e->device);
+    msgl__free(l->load.path);
+    (void)pthread_mutex_destroy(&l->load.lock);
+    (void)pthread_cond_destroy(&l->load.changed);
     for (int32_t i = 0; l->slots != NULL && i < l->num_slots; i++) {
         msgl__lora_free(l->slots[i], e->device);
     }
@@ -157,6 +187,43 @@ static msgl_exec loading_exec(msgl_engine *e)
     return x;
 }
 
+static void *read_folder(void *arg)
+{
+    load *d = arg;
+    msgl_verdict v = {0};
+    msgl_loaded_lora *loaded = NULL;
+    v.err.code = msgl__lora_load(d->sites, d->path, &d->x, &loaded, &v.err);
+    (void)pthread_mutex_lock(&d->lock);
+    d->verdict = v;
+    d->loaded = v.err.code == 0 ? loaded : NULL;
+    d->ended = true;
+    (void)pthread_cond_signal(&d->changed);
+    (void)pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+// Whatever goes wrong is known when it has ended: other ranks have begun, too.
+static void begin(msgl_engine *e, int32_t slot, const char *path)
+{
+    msgl_engine_lora *l = e->lora;
+    load *d = &l->load;
+    d->active = true;
+    d->slot = slot;
+    d->sites = l->sites;
+    d->path = msgl__strdup(path);
+    d->x = loading_exec(e);
+    d->ended = d->path == NULL;
+    d->loaded = NULL;
+    d->verdict = (msgl_verdict){0};
+    if (d->path == NULL) {
+        d->verdict.err.code = msgl__err_set(&d->verdict.err, MSGL_ENOMEM, "adapter: out of memory");
+        return;
+    }
+    // A device with a queue of its own takes what is copied to it from one thread.
+    d->threaded = e->device->on_host && pthread_create(&d->thread, NULL, read_folder, d) == 0;
+    if (!d->threaded) (void)read_folder(d);
+}
+
 int msgl__engine_load_adapter(void *engine, int32_t slot, const char *path, msgl_err *err)
 {
     msgl_engine *e = engine;
@@ -164,23 +231,64 @@ int msgl__engine_load_adapter(void *engine, int32_t slot, const char *path, msgl
     if (l == NULL || slot < 0 || slot >= l->num_slots) {
         return msgl__err_set(err, MSGL_EINVAL, "there is no slot %d for adapters", (int)slot);
     }
+    if (path != NULL && l->load.active) {
+        return msgl__err_set(err, MSGL_EBUSY, "another adapter is being read");
+    }
     if (e->place.others != NULL) {
         const int code = msgl__ranks_load_adapter(e->place.others, slot, path);
         if (code != 0) return msgl__err_set(err, code, "another rank has failed");
     }
-    msgl_loaded_lora *loaded = NULL;
-    msgl_verdict v = {0};
     if (path != NULL) {
-        msgl_exec x = loading_exec(e);
-        v.err.code = msgl__lora_load(l->sites, path, &x, &loaded, &v.err);
-        const int code = msgl__engine_agree(e, &v, err); // one rank may not have the folder
-        if (code != 0) {
-            msgl__lora_free(loaded, e->device);
-            return code;
-        }
+        begin(e, slot, path);
+        return 0;
     }
-    fill_slot(e, slot, loaded);
+    fill_slot(e, slot, NULL);
     return 0;
+}
+
+static bool wait_for_end(load *d, int wait_ms)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t ns = until.tv_nsec + (int64_t)(wait_ms > 0 ? wait_ms : 0) * 1000000;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    int rc = 0;
+    (void)pthread_mutex_lock(&d->lock);
+    while (!d->ended && rc == 0) {
+        rc = wait_ms < 0 ? pthread_cond_wait(&d->changed, &d->lock)
+                         : pthread_cond_timedwait(&d->changed, &d->lock, &until);
+    }
+    const bool ended = d->ended;
+    (void)pthread_mutex_unlock(&d->lock);
+    return ended;
+}
+
+int msgl__engine_adapter_loaded(void *engine, int wait_ms, msgl_err *err)
+{
+    msgl_engine *e = engine;
+    msgl_engine_lora *l = e->lora;
+    load *d = &l->load;
+    if (!d->active) return msgl__err_set(err, MSGL_EINVAL, "no adapter is being read");
+    if (!wait_for_end(d, wait_ms)) return 0;
+    if (d->threaded) (void)pthread_join(d->thread, NULL);
+    d->active = d->threaded = false;
+    msgl_loaded_lora *loaded = d->loaded;
+    d->loaded = NULL;
+    msgl__free(d->path);
+    d->path = NULL;
+    int code = 0;
+    if (e->place.others != NULL) {
+        code = msgl__ranks_adapter_loaded(e->place.others);
+        if (code != 0) (void)msgl__err_set(err, code, "another rank has failed");
+    }
+    if (code == 0) code = msgl__engine_agree(e, &d->verdict, err); // one may not have the folder
+    if (code != 0) {
+        msgl__lora_free(loaded, e->device);
+        return code;
+    }
+    fill_slot(e, d->slot, loaded);
+    return 1;
 }
 
 int msgl__engine_dummy_adapter(msgl_engine *e, int32_t slot, int32_t rank, bool attention,

@@ -25,6 +25,7 @@ typedef enum msgl_wire_kind {
     MSGL_WIRE_SUBMIT,   // int32_t: whole rows, msgl_batch, its requests; of each saves, pages,
                         // drafts, masks
     MSGL_WIRE_ADAPTER,  // int32_t: slot, then the folder with its NUL, or nothing: it is emptied
+    MSGL_WIRE_LOADED,   // the adapter that is being read goes to its slot
     MSGL_WIRE_OPTIONS,  // rank 0's, for those that it has not forked
     MSGL_WIRE_END,      // to them: rank 0 ends on purpose
     MSGL_WIRE_ADMIN,    // msgl_wire_admin, path; data of MSGL_ADMIN_TENSORS follow in messages:

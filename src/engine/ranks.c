@@ -359,6 +359,12 @@ int msgl__ranks_load_adapter(msgl_ranks *r, int32_t slot, const char *path)
     return send_all(r);
 }
 
+int msgl__ranks_adapter_loaded(msgl_ranks *r)
+{
+    msgl__wire_begin(&r->message, MSGL_WIRE_LOADED);
+    return send_all(r);
+}
+
 int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
                        const msgl_batch *b, bool whole_rows)
 {

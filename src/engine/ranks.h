@@ -94,6 +94,7 @@ int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32
 int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_extra *extra);
 int msgl__ranks_admin(msgl_ranks *r, const msgl_admin *a);
 int msgl__ranks_load_adapter(msgl_ranks *r, int32_t slot, const char *path); // NULL: empty it
+int msgl__ranks_adapter_loaded(msgl_ranks *r);
 // whole_rows: the step's logits are looked at, and all ranks have to join theirs.
 int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
                        const msgl_batch *b, bool whole_rows);

@@ -54,10 +54,10 @@ static int check_loras(const struct serve *s, msgl_engine *engine, msgl_err *err
     const msgl_runner *r = msgl__engine_runner(engine);
     int rc = 0;
     for (int i = 0; i < s->num_loras && rc == 0; i++) {
-        rc = r->load_adapter(r->ctx, 0, s->loras[i].path, err);
+        rc = msgl__runner_load_adapter(r, 0, s->loras[i].path, err);
         if (rc != 0) rc = msgl__err_prefix(err, rc, "--lora-paths %.60s", s->loras[i].name);
     }
-    if (rc == 0 && s->num_loras > 0) rc = r->load_adapter(r->ctx, 0, NULL, err);
+    if (rc == 0 && s->num_loras > 0) rc = msgl__runner_load_adapter(r, 0, NULL, err);
     return rc;
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which adapters the engine has in its slots. A request that is admitted takes its adapter's, which
-// is read into one when it is not there, in the place of the least recently used one that nobody
-// has; it gives it back with its row. An adapter's number is that of one reading of one folder:
-// what is loaded anew under an old name has another, and shares no cached prefix with it.
+// Which adapters the engine has in its slots. One that is not there is read into one while steps go
+// on, in the place of the least recently used one that nobody has; requests that are admitted take
+// its slot and give it back with their rows. An adapter's number is that of one reading of one
+// folder: what is loaded anew under an old name has another, and shares no cached prefix with it.
+// Requests whose adapter has to wait are passed by those behind them in the queue, up to a bound.
 #include <string.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "scheduler/internal.h"
 
@@ -13,6 +15,7 @@ int msgl__sched_adapters_create(msgl_scheduler *s, msgl_err *err)
 {
     const int32_t n = s->runner.load_adapter != NULL ? s->runner.max_adapters : 0;
     s->num_adapters = n;
+    s->blocked_arrival = UINT64_MAX;
     if (n == 0) return 0;
     s->adapters = msgl__calloc((size_t)n, sizeof *s->adapters);
     return s->adapters != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "scheduler: out of memory");
@@ -33,56 +36,155 @@ uint64_t msgl__sched_salt(uint64_t salt, uint64_t adapter)
     return z == 0 ? 1 : z;
 }
 
+void msgl__sched_adapters_destroy(msgl_scheduler *s)
+{
+    for (msgl_adapter_load *l = s->adapter_loads, *next; l != NULL; l = next) {
+        next = l->next;
+        msgl__free(l);
+    }
+    msgl__free(s->told);
+    msgl__free(s->adapters);
+}
+
+// The slot in which it can be had.
 static msgl_adapter_slot *find(const msgl_scheduler *s, uint64_t id)
 {
     for (int32_t i = 0; i < s->num_adapters; i++) {
-        if (s->adapters[i].id == id) return &s->adapters[i];
+        if (s->adapters[i].id == id && s->adapters[i].loading == 0) return &s->adapters[i];
     }
     return NULL;
 }
 
-// One that is empty, else the least recently used that nobody has; NULL: all are in use.
-static msgl_adapter_slot *room(const msgl_scheduler *s)
+// Whether a request that came before `arrival` waits with this adapter.
+static bool wanted(const msgl_scheduler *s, uint64_t id, uint64_t arrival)
+{
+    const msgl_req_list *lists[] = {&s->waiting, &s->grammar_queue};
+    for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
+        for (const msgl_req *r = lists[i]->head; r != NULL; r = r->next) {
+            if (r->adapter == id && r->arrival < arrival) return true;
+        }
+    }
+    return false;
+}
+
+// For a request: one that is empty, else the least recently used that nobody has and no older
+// request waits for. An adapter that was taken away stays as long as any request waits for it.
+// NULL: there is none.
+static msgl_adapter_slot *room(const msgl_scheduler *s, uint64_t arrival)
 {
     msgl_adapter_slot *best = NULL;
     for (int32_t i = 0; i < s->num_adapters; i++) {
         msgl_adapter_slot *a = &s->adapters[i];
+        if (a->loading != 0 || a->users > 0) continue;
         if (a->id == 0) return a;
-        if (a->users == 0 && (best == NULL || a->used < best->used)) best = a;
+        if (best != NULL && best->used < a->used) continue;
+        if (!wanted(s, a->id, a->dropped ? UINT64_MAX : arrival)) best = a;
     }
     return best;
 }
 
-static int empty(msgl_scheduler *s, msgl_adapter_slot *a)
+void msgl__sched_sweep_adapters(msgl_scheduler *s)
 {
-    *a = (msgl_adapter_slot){0};
-    return s->runner.load_adapter(s->runner.ctx, (int32_t)(a - s->adapters), NULL, NULL);
+    for (int32_t i = 0; i < s->num_adapters; i++) {
+        msgl_adapter_slot *a = &s->adapters[i];
+        if (!a->dropped || a->users > 0 || a->loading != 0) continue;
+        if (wanted(s, a->id, UINT64_MAX)) continue;
+        *a = (msgl_adapter_slot){0};
+        (void)s->runner.load_adapter(s->runner.ctx, i, NULL, NULL);
+    }
 }
 
-int msgl__scheduler_load_adapter(msgl_scheduler *s, uint64_t id, const char *path, msgl_err *err)
+static bool was_dropped(const msgl_scheduler *s, uint64_t id)
 {
-    if (s->num_adapters == 0) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "this server takes no adapters; --enable-lora lets it");
+    for (uint64_t i = 0; i < s->num_dropped && i < MSGL_MAX_DROPPED_ADAPTERS; i++) {
+        if (s->dropped_adapters[i] == id) return true;
     }
-    if (find(s, id) != NULL) return 0;
-    msgl_adapter_slot *a = room(s);
-    if (a == NULL) {
-        return msgl__err_set(err, MSGL_EBUSY, "all %d adapters in memory are in use",
-                             (int)s->num_adapters);
-    }
-    const int code = s->runner.load_adapter(s->runner.ctx, (int32_t)(a - s->adapters), path, err);
-    if (code != 0) return code;
-    *a = (msgl_adapter_slot){.id = id, .used = ++s->adapter_uses};
-    return 0;
+    return false;
 }
 
-void msgl__scheduler_drop_adapter(msgl_scheduler *s, uint64_t id)
+static void refuse(msgl_scheduler *s, msgl_req *r, const msgl_err *err)
 {
-    msgl_adapter_slot *a = find(s, id);
-    if (a == NULL) return;
-    a->dropped = true;
-    if (a->users == 0) (void)empty(s, a);
+    msgl__req_unlink(&s->waiting, r);
+    msgl__uids_remove(&s->uids, &r->uid);
+    msgl__sched_emit_error(s, r->uid.id, r->prompt_len, err->code, err->text);
+    msgl__req_free(s, r);
+}
+
+// All that wait with it.
+static void refuse_all(msgl_scheduler *s, uint64_t id, const msgl_err *err)
+{
+    for (msgl_req *r = s->waiting.head, *next; r != NULL; r = next) {
+        next = r->next;
+        if (r->adapter == id) refuse(s, r, err);
+    }
+}
+
+// What those who asked for it are told.
+static void end_loads(msgl_scheduler *s, uint64_t id, const msgl_err *err)
+{
+    for (msgl_adapter_load *l = s->adapter_loads; l != NULL; l = l->next) {
+        if (l->id != id || l->ended) continue;
+        l->ended = true;
+        l->err = *err;
+    }
+}
+
+static void end_loading(msgl_scheduler *s, const msgl_err *err)
+{
+    msgl_adapter_slot *a = s->loading;
+    const uint64_t id = a->loading;
+    s->loading = NULL;
+    s->stuck = false; // who waits with it may be next
+    a->loading = 0;   // after a failure what was there still is
+    if (err->code == 0) {
+        *a =
+            (msgl_adapter_slot){.id = id, .used = ++s->adapter_uses, .dropped = was_dropped(s, id)};
+    } else {
+        refuse_all(s, id, err);
+    }
+    end_loads(s, id, err);
+}
+
+static void begin_loading(msgl_scheduler *s, msgl_adapter_slot *a, uint64_t id, const char *path)
+{
+    msgl_err err = {0};
+    a->loading = id;
+    s->loading = a;
+    const int32_t slot = (int32_t)(a - s->adapters);
+    err.code = s->runner.load_adapter(s->runner.ctx, slot, path, &err);
+    if (err.code != 0) end_loading(s, &err);
+}
+
+// The next one, if none is being read.
+static void choose_load(msgl_scheduler *s)
+{
+    msgl_err err = {0};
+    for (msgl_adapter_load *l = s->adapter_loads; l != NULL && s->loading == NULL; l = l->next) {
+        if (l->ended) continue;
+        msgl_adapter_slot *a = room(s, UINT64_MAX);
+        if (find(s, l->id) != NULL) {
+            l->ended = true;
+        } else if (a == NULL) {
+            (void)msgl__err_set(&l->err, MSGL_EBUSY, "all %d adapters in memory are in use",
+                                (int)s->num_adapters);
+            l->ended = true;
+        } else {
+            begin_loading(s, a, l->id, l->path);
+        }
+    }
+    for (msgl_req *r = s->waiting.head, *next; r != NULL && s->loading == NULL; r = next) {
+        next = r->next;
+        if (r->adapter == 0 || find(s, r->adapter) != NULL) continue;
+        if (was_dropped(s, r->adapter)) {
+            (void)msgl__err_set(&err, MSGL_ENOENT, "the adapter was unloaded before it began");
+            refuse(s, r, &err);
+            continue;
+        }
+        msgl_adapter_slot *a = room(s, r->arrival);
+        if (a == NULL) return; // and none for younger ones
+        begin_loading(s, a, r->adapter, r->adapter_path);
+        if (s->loading == NULL) next = s->waiting.head; // it has ended, and requests with it
+    }
 }
 
 // Whether one more would be too many for a step.
@@ -93,27 +195,111 @@ static bool too_many(const msgl_scheduler *s)
     return n >= s->options.max_loras_per_batch;
 }
 
-int msgl__sched_take_adapter(msgl_scheduler *s, msgl_req *r, msgl_err *err)
+// Whether r has to wait until others have left room.
+static bool is_blocked(const msgl_scheduler *s, const msgl_req *r)
 {
-    if (r->adapter == 0 || r->adapter_slot > 0) return 1;
-    msgl_adapter_slot *a = find(s, r->adapter);
-    if ((a == NULL || a->users == 0) && too_many(s)) return 0;
-    if (a == NULL) {
-        const int code = msgl__scheduler_load_adapter(s, r->adapter, r->adapter_path, err);
-        if (code == MSGL_EBUSY) return 0;
-        if (code != 0) return code;
-        a = find(s, r->adapter);
+    if (r->adapter == 0 || (s->loading != NULL && s->loading->loading == r->adapter)) return false;
+    const msgl_adapter_slot *a = find(s, r->adapter);
+    return a == NULL || (a->users == 0 && too_many(s));
+}
+
+// The oldest one stays it until it has begun.
+static void find_blocked(msgl_scheduler *s)
+{
+    const msgl_req *r = s->waiting.head;
+    while (r != NULL && r->arrival != s->blocked_arrival && !is_blocked(s, r)) r = r->next;
+    if (r != NULL && r->arrival == s->blocked_arrival) return;
+    s->blocked_arrival = r != NULL ? r->arrival : UINT64_MAX;
+    s->blocked_adapter = r != NULL ? r->adapter : 0;
+    s->passed = 0;
+}
+
+void msgl__sched_adapters(msgl_scheduler *s, int wait_ms)
+{
+    if (s->num_adapters == 0) return;
+    msgl_err err = {0};
+    const int rc = s->loading != NULL ? s->runner.adapter_loaded(s->runner.ctx, wait_ms, &err) : 0;
+    if (rc != 0) {
+        err.code = rc < 0 ? rc : 0;
+        end_loading(s, &err);
     }
+    msgl__sched_sweep_adapters(s);
+    if (s->loading == NULL) choose_load(s);
+    find_blocked(s);
+}
+
+bool msgl__sched_loads_adapters(const msgl_scheduler *s)
+{
+    const msgl_adapter_load *l = s->adapter_loads;
+    while (l != NULL && l->ended) l = l->next;
+    return s->loading != NULL || l != NULL;
+}
+
+int msgl__scheduler_load_adapter(msgl_scheduler *s, uint64_t id, const char *path, msgl_err *err)
+{
+    if (s->num_adapters == 0) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "this server takes no adapters; --enable-lora lets it");
+    }
+    const size_t bytes = strlen(path) + 1;
+    msgl_adapter_load *l = msgl__calloc(1, sizeof *l + bytes), **at = &s->adapter_loads;
+    if (l == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    l->id = id;
+    memcpy(l->path, path, bytes);
+    while (*at != NULL) at = &(*at)->next;
+    *at = l;
+    return 0;
+}
+
+bool msgl__scheduler_adapter_done(msgl_scheduler *s, msgl_msg_adapter_done *out)
+{
+    msgl_adapter_load **at = &s->adapter_loads;
+    while (*at != NULL && !(*at)->ended) at = &(*at)->next;
+    msgl__free(s->told);
+    const msgl_adapter_load *l = s->told = *at;
+    if (l == NULL) return false;
+    *at = l->next;
+    *out = (msgl_msg_adapter_done){
+        .adapter = l->id, .status = l->err.code, .text = l->err.code != 0 ? l->err.text : NULL};
+    return true;
+}
+
+void msgl__scheduler_drop_adapter(msgl_scheduler *s, uint64_t id)
+{
+    if (s->num_adapters == 0) return;
+    s->dropped_adapters[s->num_dropped++ % MSGL_MAX_DROPPED_ADAPTERS] = id;
+    msgl_adapter_slot *a = find(s, id);
+    if (a != NULL) a->dropped = true;
+    msgl__sched_sweep_adapters(s);
+}
+
+// With too many younger ones before it: those behind it with other adapters leave it room.
+static bool is_held_back(const msgl_scheduler *s, const msgl_req *r)
+{
+    return s->passed >= s->options.max_running && r->arrival > s->blocked_arrival &&
+           r->adapter != s->blocked_adapter;
+}
+
+bool msgl__sched_waits_for_adapter(const msgl_scheduler *s, const msgl_req *r)
+{
+    if (r->adapter == 0) return false;
+    const msgl_adapter_slot *a = find(s, r->adapter);
+    return a == NULL || (a->users == 0 && too_many(s)) || is_held_back(s, r);
+}
+
+void msgl__sched_take_adapter(msgl_scheduler *s, msgl_req *r)
+{
+    if (r->adapter == 0) return;
+    msgl_adapter_slot *a = find(s, r->adapter);
     a->users++;
     a->used = ++s->adapter_uses;
     r->adapter_slot = 1 + (int32_t)(a - s->adapters);
-    return 1;
+    if (r->arrival > s->blocked_arrival && r->adapter != s->blocked_adapter) s->passed++;
 }
 
 void msgl__sched_give_adapter(msgl_scheduler *s, msgl_req *r)
 {
     if (r->adapter_slot == 0) return;
-    msgl_adapter_slot *a = &s->adapters[r->adapter_slot - 1];
+    s->adapters[r->adapter_slot - 1].users--;
     r->adapter_slot = 0;
-    if (--a->users == 0 && a->dropped) (void)empty(s, a);
 }

@@ -58,6 +58,7 @@ int msgl__scheduler_admin(msgl_scheduler *s, const msgl_admin_calls *engine, con
 {
     int rc = msgl__sched_settle(s);
     if (rc < 0) return msgl__err_set(err, rc, "the engine has failed: %s", msgl__status_text(rc));
+    while (s->loading != NULL) msgl__sched_adapters(s, -1); // it looks at the model's layers
     rc = check_idle(s, a, err);
     if (rc != 0) return rc;
     if (engine->admin == NULL) {

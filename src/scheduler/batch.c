@@ -246,29 +246,16 @@ static bool goes_first(const msgl_scheduler *s)
     return cut != NULL && w->client->served < cut->client->served;
 }
 
-// What is next in the queue cannot run: its adapter cannot be read.
-static void refuse_next(msgl_scheduler *s, msgl_req *r, const msgl_err *err)
-{
-    msgl__req_unlink(&s->waiting, r);
-    msgl__uids_remove(&s->uids, &r->uid);
-    msgl__sched_emit_error(s, r->uid.id, r->prompt_len, err->code, err->text);
-    msgl__req_free(s, r);
-}
-
 // A row and a chunk for what is next in the queue. 1: it has a row, and a chunk if the step has one
 // for it; 0: not now; negative: the engine failed.
 static int start_next(msgl_scheduler *s, msgl_inflight_step *step, int32_t *budget)
 {
     msgl_req *r = msgl__sched_next(s);
-    msgl_err err;
-    const int has = msgl__sched_take_adapter(s, r, &err);
-    if (has < 0) refuse_next(s, r, &err);
-    if (has <= 0) return has < 0;
+    if (r == NULL) return 0;
     while (!msgl__sched_admit(s, r)) {
-        if (msgl__sched_give_way(s, r)) continue;
-        msgl__sched_give_adapter(s, r);
-        return 0;
+        if (!msgl__sched_give_way(s, r)) return 0;
     }
+    msgl__sched_take_adapter(s, r);
     msgl__req_unlink(&s->waiting, r);
     msgl__req_push(&s->running, r);
     r->state = MSGL_REQ_PREFILL;

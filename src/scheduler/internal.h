@@ -113,11 +113,24 @@ typedef struct msgl_inflight_step {
 
 // One of the engine's slots.
 typedef struct msgl_adapter_slot {
-    uint64_t id;   // of the adapter that is there; 0: none
-    uint64_t used; // the larger, the more recently
-    int32_t users; // requests with rows
-    bool dropped;  // it goes with the last of them
+    uint64_t id;      // of the adapter that is there; 0: none
+    uint64_t loading; // not 0: of the one that is being read in its place; nobody can have id then
+    uint64_t used;    // the larger, the more recently
+    int32_t users;    // requests with rows
+    bool dropped;     // it goes with the last request that has come with it
 } msgl_adapter_slot;
+
+// A load that was asked for by itself.
+typedef struct msgl_adapter_load {
+    struct msgl_adapter_load *next;
+    uint64_t id;
+    bool ended;
+    msgl_err err; // code 0: it is in memory
+    char path[];
+} msgl_adapter_load;
+
+// Numbers of adapters that were taken away last: of them none is read again.
+enum { MSGL_MAX_DROPPED_ADAPTERS = 256 };
 
 enum { MSGL_MAX_IN_FLIGHT = 2 };
 
@@ -164,6 +177,15 @@ struct msgl_scheduler {
     msgl_adapter_slot *adapters; // [num_adapters]
     int32_t num_adapters;
     uint64_t adapter_uses;
+    msgl_adapter_slot *loading;       // the one that is being filled, or NULL
+    msgl_adapter_load *adapter_loads; // the oldest first
+    msgl_adapter_load *told;          // the last one that msgl__scheduler_adapter_done has told of
+    uint64_t dropped_adapters[MSGL_MAX_DROPPED_ADAPTERS]; // a ring
+    uint64_t num_dropped;
+    // The oldest request that waits for others to leave its adapter room, by its arrival
+    // (UINT64_MAX: none does), and how many younger ones with other adapters have begun meanwhile.
+    uint64_t blocked_arrival, blocked_adapter;
+    int32_t passed;
     uint8_t *marks; // [units of the largest span], for the check
     msgl_msg_stats stats;
     msgl_durations step_ns;
@@ -182,7 +204,8 @@ void msgl__req_push(msgl_req_list *l, msgl_req *r);
 void msgl__req_push_by_age(msgl_req_list *l, msgl_req *r);
 void msgl__req_unlink(msgl_req_list *l, msgl_req *r);
 void msgl__req_free(msgl_scheduler *s, msgl_req *r);
-// The one of `waiting` that is next: the oldest of the client with the fewest rows.
+// The one of `waiting` that is next: the oldest of the client with the fewest rows, of those that
+// do not wait for their adapters. NULL: there is none.
 msgl_req *msgl__sched_next(const msgl_scheduler *s);
 void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
                             const char *text);
@@ -249,13 +272,22 @@ int msgl__sched_constrain(msgl_scheduler *s, msgl_req *r, msgl_err *err);
 bool msgl__sched_may_choose(const msgl_req *r);
 void msgl__sched_constraints(msgl_scheduler *s);
 
-// adapters.c. create: MSGL_ENOMEM. salt: of what requests with this adapter share. take: 1: r has
-// its adapter's slot, or has no adapter; 0: not now, others use too many; else why it cannot be
-// read.
+// adapters.c. create: MSGL_ENOMEM. salt: of what requests with this adapter share.
 int msgl__sched_adapters_create(msgl_scheduler *s, msgl_err *err);
+void msgl__sched_adapters_destroy(msgl_scheduler *s);
 uint64_t msgl__sched_salt(uint64_t salt, uint64_t adapter);
-int msgl__sched_take_adapter(msgl_scheduler *s, msgl_req *r, msgl_err *err);
+// Before a step: what has come of the load that is under way, for up to wait_ms milliseconds
+// (negative: until it has ended), and which is next. Requests whose adapter cannot be read end.
+void msgl__sched_adapters(msgl_scheduler *s, int wait_ms);
+// Whether some load was begun, or asked for, and has not ended.
+bool msgl__sched_loads_adapters(const msgl_scheduler *s);
+// Whether r, which waits, has to wait for its adapter: it is being read, or others use too many.
+// take: it does not, and has it from now on.
+bool msgl__sched_waits_for_adapter(const msgl_scheduler *s, const msgl_req *r);
+void msgl__sched_take_adapter(msgl_scheduler *s, msgl_req *r);
 void msgl__sched_give_adapter(msgl_scheduler *s, msgl_req *r);
+// Empties the slots of adapters that were taken away and that no request has or waits for.
+void msgl__sched_sweep_adapters(msgl_scheduler *s);
 
 // table.c: rows, pages, and what requests share.
 int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len);

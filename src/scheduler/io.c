@@ -169,9 +169,16 @@ static void adapter(server *v, const msgl_msg_adapter *a)
         msgl__scheduler_drop_adapter(v->scheduler, a->adapter);
     } else {
         done->status = msgl__scheduler_load_adapter(v->scheduler, a->adapter, a->path, &err);
-        done->text = done->status != 0 ? err.text : NULL;
+        if (done->status == 0) return; // it is told when it has ended
+        done->text = err.text;
     }
     send_message(v, &m);
+}
+
+static void tell_adapters(server *v)
+{
+    msgl_msg m = {.type = MSGL_MSG_ADAPTER_DONE};
+    while (msgl__scheduler_adapter_done(v->scheduler, &m.u.adapter_done)) send_message(v, &m);
 }
 
 // False: the loop ends.
@@ -239,6 +246,7 @@ static int next_front(server *v, msgl_err *err)
 static int turn(server *v, msgl_err *err)
 {
     msgl__beat(v->heartbeat, MSGL_BEAT_SCHEDULER);
+    tell_adapters(v);
     for (int i = 0; i < MAX_MESSAGES; i++) {
         msgl_msg m;
         const bool idle = i == 0 && !msgl__scheduler_has_work(v->scheduler);

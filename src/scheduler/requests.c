@@ -81,13 +81,15 @@ static bool less(const msgl_client *a, const msgl_client *b)
 }
 
 // Clients take turns by what they have, then by when they had something: with one of them this is
-// the head.
+// the first.
 msgl_req *msgl__sched_next(const msgl_scheduler *s)
 {
-    msgl_req *best = s->waiting.head;
-    if (best == NULL || s->clients.count == 1) return best;
-    for (msgl_req *r = best->next; r != NULL; r = r->next) {
-        if (less(r->client, best->client)) best = r;
+    msgl_req *best = NULL;
+    for (msgl_req *r = s->waiting.head; r != NULL; r = r->next) {
+        if (best != NULL && !less(r->client, best->client)) continue;
+        if (msgl__sched_waits_for_adapter(s, r)) continue;
+        best = r;
+        if (s->clients.count == 1) break;
     }
     return best;
 }

@@ -15,9 +15,9 @@
 
 // Expected length of an answer before any was seen, in tokens.
 enum { FIRST_ANSWER = 256 };
-// For masks, with nothing else to do: what a message may have to wait before it is looked at. One
-// that is done ends the wait.
-enum { MASK_WAIT_MS = 5 };
+// For masks or an adapter, with nothing else to do: what a message may have to wait before it is
+// looked at. One that is done ends the wait.
+enum { WAIT_MS = 5 };
 
 static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
                         const msgl_runner *runner, msgl_err *err)
@@ -153,7 +153,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
     msgl__free(s->events);
     msgl__free(s->free_rows);
     msgl__free(s->free_draft_states);
-    msgl__free(s->adapters);
+    msgl__sched_adapters_destroy(s);
     msgl__free(s);
 }
 
@@ -162,6 +162,7 @@ void msgl__sched_retire(msgl_scheduler *s, msgl_req *r)
     msgl__sched_free_row(s, r);
     msgl__req_unlink(&s->running, r);
     msgl__req_free(s, r);
+    msgl__sched_sweep_adapters(s);
 }
 
 void msgl__scheduler_flush(msgl_scheduler *s)
@@ -176,7 +177,7 @@ static bool has_requests(const msgl_scheduler *s)
 
 bool msgl__scheduler_has_work(const msgl_scheduler *s)
 {
-    return !s->paused && has_requests(s);
+    return msgl__sched_loads_adapters(s) || (!s->paused && has_requests(s));
 }
 
 void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
@@ -322,15 +323,22 @@ static bool may_wait(const msgl_scheduler *s)
 
 static int turn(msgl_scheduler *s)
 {
+    msgl__sched_adapters(s, s->paused ? WAIT_MS : 0);
+    if (s->paused) return 0;
     msgl__sched_constraints(s);
     tell_steps(s, NULL); // what is sent to other ranks may wait for those, too
     const int started = msgl__sched_drafts_in_flight(s) ? 0 : start_step(s);
     if (started < 0) return break_down(s, started);
-    // Something is always in flight while there is work, or answers wait for their masks: with
-    // nothing running, all pages are free or evictable, and the next of the queue fits.
+    // Something is always in flight while there is work, or answers wait for their masks, or
+    // adapters are read: with nothing running, all pages are free or evictable, and the next of the
+    // queue fits.
     if (s->num_in_flight == 0 && msgl__scheduler_has_work(s)) {
-        assert(may_wait(s));
-        if (s->constrainer != NULL) msgl__constrainer_wait(s->constrainer, MASK_WAIT_MS);
+        assert(may_wait(s) || msgl__sched_loads_adapters(s));
+        if (s->loading != NULL) {
+            msgl__sched_adapters(s, WAIT_MS);
+        } else if (s->constrainer != NULL) {
+            msgl__constrainer_wait(s->constrainer, WAIT_MS);
+        }
         return 0;
     }
     if (s->num_in_flight == s->depth || (started == 0 && s->num_in_flight > 0)) {

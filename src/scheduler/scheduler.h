@@ -55,15 +55,20 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *r);
 // ignored.
 void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid);
 void msgl__scheduler_abort_all(msgl_scheduler *s);
-// Reads the adapter of this number into memory, where it gives way when others are wanted; what is
-// there already stays. MSGL_EUNSUPPORTED, MSGL_EBUSY: all that are in memory are in use; else why
-// it cannot be read.
+// Begins to read the adapter of this number into memory, where it gives way when others are wanted;
+// what is there already stays. 0: msgl__scheduler_adapter_done will say what has come of it;
+// MSGL_EUNSUPPORTED, MSGL_ENOMEM.
 int msgl__scheduler_load_adapter(msgl_scheduler *s, uint64_t id, const char *path, msgl_err *err);
-// It leaves memory when the last request that has a row with it ends.
+// The next such load that has ended, in *out until the next call; its status: 0, MSGL_EBUSY: all
+// that are in memory are in use, or why it cannot be read. False: none has.
+bool msgl__scheduler_adapter_done(msgl_scheduler *s, msgl_msg_adapter_done *out);
+// It leaves memory when the last request that has come with it ends. None that comes later can have
+// it, and none for which it would have to be read again.
 void msgl__scheduler_drop_adapter(msgl_scheduler *s, uint64_t id);
 // Evicts all unlocked cached pages.
 void msgl__scheduler_flush(msgl_scheduler *s);
-bool msgl__scheduler_has_work(const msgl_scheduler *s); // while it is paused: none
+// While it is paused: none but adapters that are being read.
+bool msgl__scheduler_has_work(const msgl_scheduler *s);
 // admin.c. No request shares what was computed up to now, and what runs leaves nothing to share.
 void msgl__scheduler_forget(msgl_scheduler *s);
 // Waits for the steps in flight, and starts none until `continue`. 0, or the engine's failure.

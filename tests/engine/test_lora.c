@@ -54,7 +54,7 @@ static void load(harness *h, int32_t slot, const char *name)
     char dir[PATH];
     msgl_err err = {0};
     lora_path(dir, name, "");
-    const int rc = h->r->load_adapter(h->r->ctx, slot, dir, &err);
+    const int rc = msgl__runner_load_adapter(h->r, slot, dir, &err);
     if (rc != 0) fail_msg("%s: %s", name, err.text);
 }
 
@@ -227,7 +227,7 @@ static void test_other_rank(void **state)
     load(&h, 1, "attention");
     lora_path(dir, "all", "");
     (void)snprintf(path, sizeof path, "/proc/self/task/%d/root%s", (int)getpid(), dir);
-    assert_int_equal(h.r->load_adapter(h.r->ctx, 1, path, &err), MSGL_ENOENT);
+    assert_int_equal(msgl__runner_load_adapter(h.r, 1, path, &err), MSGL_ENOENT);
     assert_non_null(strstr(err.text, "rank 1"));
     load(&h, 0, "all");
     harness_pages(&h, 0, POSITIONS + 1);
@@ -541,7 +541,7 @@ static void test_encoder(void **state)
         config(MSGL_SOURCE_DIR "/tests/vectors/encoders/bert_classifier", "float32", true);
     make_encoder_adapter(&f);
     harness_open(&h, &o);
-    if (h.r->load_adapter(h.r->ctx, 0, f.dir, &err) != 0) fail_msg("%s", err.text);
+    if (msgl__runner_load_adapter(h.r, 0, f.dir, &err) != 0) fail_msg("%s", err.text);
     for (int32_t i = 0; i < TEXTS; i++) {
         for (int32_t t = 0; t < TOKENS; t++) ids[t] = 5 + (31 * t + 17 * i) % 800;
         harness_pages(&h, i, TOKENS);
@@ -586,9 +586,9 @@ static void test_slots(void **state)
     load(&h, 0, "attention");
     harness_step(&h, MSGL_PREFILL, &req, 1);
     assert_true(difference(&h, 0, expected, 0, POSITIONS) < 1e-3);
-    assert_int_equal(h.r->load_adapter(h.r->ctx, 0, NULL, &err), 0);
+    assert_int_equal(msgl__runner_load_adapter(h.r, 0, NULL, &err), 0);
     assert_int_equal(h.r->submit(h.r->ctx, &b), MSGL_EINVAL);
-    assert_int_equal(h.r->load_adapter(h.r->ctx, PLACES, dir, &err), MSGL_EINVAL);
+    assert_int_equal(msgl__runner_load_adapter(h.r, PLACES, dir, &err), MSGL_EINVAL);
     free(expected);
     harness_close(&h);
 }
@@ -598,7 +598,7 @@ static void test_slots(void **state)
 static void refuse(harness *h, const char *dir, int code, const char *says)
 {
     msgl_err err = {0};
-    const int rc = h->r->load_adapter(h->r->ctx, 0, dir, &err);
+    const int rc = msgl__runner_load_adapter(h->r, 0, dir, &err);
     if (rc != code || strstr(err.text, says) == NULL) {
         fail_msg("found %d, %s; expected %d, %s", rc, err.text, code, says);
     }

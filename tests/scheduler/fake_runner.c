@@ -257,6 +257,62 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
     }
 }
 
+static void check_slot_is_free(fake_runner *f, int32_t slot)
+{
+    for (int k = 0; k < FAKE_STEP_SLOTS; k++) {
+        const fake_step *s = &f->steps[k];
+        for (int32_t i = 0; s->in_flight && i < s->batch.size; i++) {
+            if (s->reqs[i].adapter == 1 + slot) {
+                fault(f, "a step in flight has the slot", s->reqs[i].uid, slot, 0);
+            }
+        }
+    }
+}
+
+static int load_adapter(void *ctx, int32_t slot, const char *path, msgl_err *err)
+{
+    fake_runner *f = ctx;
+    if (slot < 0 || slot >= f->runner.max_adapters) fault(f, "no such slot", 0, slot, 0);
+    if (path == NULL) {
+        check_slot_is_free(f, slot);
+        f->adapters[slot] = 0;
+        return 0;
+    }
+    if (f->loading_slot >= 0) return msgl__err_set(err, MSGL_EBUSY, "another is being read");
+    f->num_loads++;
+    f->loading_slot = slot;
+    f->loading_adapter = strtoull(path, NULL, 10);
+    f->polls_left = f->adapter_polls;
+    return 0;
+}
+
+static int adapter_loaded(void *ctx, int wait_ms, msgl_err *err)
+{
+    fake_runner *f = ctx;
+    const int32_t slot = f->loading_slot;
+    if (slot < 0) fault(f, "none is being read", 0, slot, 0);
+    if (wait_ms >= 0 && f->polls_left-- > 0) return 0;
+    f->loading_slot = -1;
+    if (f->loading_adapter == 0) return msgl__err_set(err, MSGL_ENOENT, "no such folder");
+    check_slot_is_free(f, slot);
+    f->adapters[slot] = f->loading_adapter;
+    return 1;
+}
+
+static void check_adapters(fake_runner *f, const msgl_batch *b)
+{
+    int32_t num = 0;
+    bool used[FAKE_ADAPTERS + 1] = {false};
+    for (int32_t i = 0; i < b->size; i++) {
+        const msgl_batch_req *r = &b->reqs[i];
+        const uint64_t has = r->adapter > 0 ? f->adapters[r->adapter - 1] : 0;
+        if (has != f->adapter_of[r->uid % 64]) fault(f, "another adapter", r->uid, r->adapter, 0);
+        if (r->adapter > 0 && !used[r->adapter]) num++;
+        used[r->adapter] = true;
+    }
+    if (num > f->max_step_adapters) fault(f, "more adapters than a step may have", 0, num, 0);
+}
+
 static int submit(void *ctx, msgl_batch *b)
 {
     fake_runner *f = ctx;
@@ -265,6 +321,7 @@ static int submit(void *ctx, msgl_batch *b)
     if (s->in_flight) fault(f, "step_slot not waited for", 0, b->step_slot, 0);
     const uint64_t now = f->num_steps + 1;
     check_batch(f, b, now);
+    if (f->runner.max_adapters > 0) check_adapters(f, b);
     if (f->fault[0] != '\0') return MSGL_EINTERNAL;
     s->batch = *b;
     memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *b->reqs);
@@ -642,6 +699,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
     f->prefill_token_ns = 100;
     f->decode_ns = 2000;
     f->nan_uid = UINT64_MAX;
+    f->loading_slot = -1;
     f->row_tokens = (max_seq_len + 31) / 32 * 32;
     init_spans(f, max_running, max_seq_len);
     const size_t rows = (size_t)max_running, stride = (size_t)f->row_tokens;
@@ -665,6 +723,8 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
                               .max_in_flight = FAKE_STEP_SLOTS,
                               .write_tokens = write_tokens,
                               .write_extra = write_extra,
+                              .load_adapter = load_adapter,
+                              .adapter_loaded = adapter_loaded,
                               .submit = submit,
                               .wait = wait_step};
     pthread_mutex_init(&f->mutex, NULL);

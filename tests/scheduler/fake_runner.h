@@ -26,6 +26,7 @@ typedef struct fake_kv {
 } fake_kv;
 
 enum { FAKE_STEP_SLOTS = 2, FAKE_TOPK = 3 }; // drafts at a token of a tree
+enum { FAKE_ADAPTERS = 4 };
 
 typedef struct fake_step {
     bool in_flight, done;
@@ -67,8 +68,16 @@ typedef struct fake_runner {
     uint64_t guesses;                                // state of the draft model's generator
     bool expects_cuts;                               // chunks are cut where runner.cut says
     int fail_submit_at, fail_wait_at, fail_write_at; // 1 = the next call; 0 never
+    int32_t max_step_adapters;
+    int adapter_polls; // questions after an adapter that is being read, before it is there
     // What it may look at:
+    int num_loads; // of adapters, begun
+    uint64_t
+        adapters[FAKE_ADAPTERS];  // what the slots have: the number that the path is; 0: nothing
+    int loading_slot, polls_left; // -1: none is being read
+    uint64_t loading_adapter;     // 0: its path is no number
     char fault[200];
+    uint64_t adapter_of[64]; // by uid, 0: none, what the steps' slots have to have
     int32_t answers[1 << 12], chunk_tokens[1 << 12]; // of the steps submitted
     uint64_t prefill_tokens, drafts;
     uint64_t clock_ns; // sum of the compute_ns of the steps waited for

@@ -133,7 +133,10 @@ void harness_init(harness *h, harness_options o)
                                 .max_running = o.max_running,
                                 .max_prefill_tokens = o.max_prefill_tokens,
                                 .overlap = o.overlap,
-                                .prefill_first = o.prefill_first};
+                                .prefill_first = o.prefill_first,
+                                .max_loras_per_batch = o.step_adapters};
+    h->fake.runner.max_adapters = o.adapters;
+    h->fake.max_step_adapters = o.step_adapters;
     h->cfg = (msgl_scheduler_config){.max_seq_len = o.max_seq_len,
                                      .cache = layout,
                                      .vocab_size = o.vocab_size,
@@ -185,8 +188,17 @@ void harness_add(harness *h, uint64_t uid, const int32_t *ids, int32_t n,
     memcpy(r->prompt, ids, (size_t)n * sizeof *ids);
     r->prompt_len = n;
     r->sampling = *p;
-    const msgl_msg_request q = {
-        .uid = uid, .client = h->client, .num_ids = n, .ids = ids, .sampling = *p};
+    char path[24];
+    snprintf(path, sizeof path, "%llu", (unsigned long long)h->adapter);
+    if (h->adapter >= HARNESS_BAD_ADAPTER) snprintf(path, sizeof path, "nowhere");
+    if (h->fake.runner.max_adapters > 0) h->fake.adapter_of[uid % 64] = h->adapter;
+    const msgl_msg_request q = {.uid = uid,
+                                .client = h->client,
+                                .adapter = h->adapter,
+                                .adapter_path = h->adapter != 0 ? path : NULL,
+                                .num_ids = n,
+                                .ids = ids,
+                                .sampling = *p};
     msgl__scheduler_add(h->s, &q);
 }
 

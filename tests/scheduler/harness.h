@@ -10,6 +10,7 @@
 #include "scheduler/scheduler.h"
 
 enum { HARNESS_REQUESTS = 1024, HARNESS_LEN = 512, HARNESS_EOS = 0 };
+enum { HARNESS_BAD_ADAPTER = 1000 }; // adapters from this number on have no folder
 
 typedef struct record {
     int32_t prompt[HARNESS_LEN], prompt_len;
@@ -31,6 +32,7 @@ typedef struct harness {
     msgl_scheduler *s;
     record *records;           // [HARNESS_REQUESTS]
     uint64_t client;           // of requests that are added
+    uint64_t adapter;          // likewise; 0: none
     uint64_t guesses;          // state of a generator
     int32_t abort_in_callback; // uid to abort when its first token arrives; -1: none
 } harness;
@@ -48,6 +50,7 @@ typedef struct harness_options {
     bool trees;                        // of a draft model, FAKE_TOPK wide
     bool guesses;                      // its drafts are guesses, of which a random part is right
     int32_t most_drafts;
+    int32_t adapters, step_adapters; // slots, and how many adapters a step may have
 } harness_options;
 
 void harness_init(harness *h, harness_options o);

@@ -309,7 +309,7 @@ static int load_adapters(msgl_step_bench *b, const msgl_args *a, msgl_err *err)
     int rc = msgl__cli_loras(a, all, &text, err);
     for (int i = 0; i < a->loras.count && rc == 0; i++) {
         const uint64_t start = msgl__now_ns();
-        rc = b->runner->load_adapter(b->runner->ctx, i, all[i].path, err);
+        rc = msgl__runner_load_adapter(b->runner, i, all[i].path, err);
         if (rc == 0) {
             fprintf(stderr, "adapter %s: read in %.1f ms\n", all[i].name,
                     (double)(msgl__now_ns() - start) / 1e6);
