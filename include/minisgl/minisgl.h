@@ -244,8 +244,9 @@ typedef struct msgl_params {
     // With msgl_options.speculative_algorithm: drafts in a step at most; 0: none, -1: as many as
     // pay.
     int speculative;
-    // With msgl_options.enable_lora: NULL, or the folder of the adapter that the request has, as
-    // PEFT saves it (copied). It is read when it is first asked for, and stays what it was then.
+    // With msgl_options.enable_lora: NULL, or the adapter that the request has, its folder, as PEFT
+    // saves it, or GGUF file (copied). It is read when it is first asked for, and stays what it was
+    // then.
     const char *lora_path;
     void *reserved[2];
 } msgl_params;

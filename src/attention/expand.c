@@ -185,6 +185,14 @@ int32_t msgl__expand_pass_keys(const msgl_expand *e, const msgl_seqs *seqs, int3
     return e->steps[seqs->step_slot].passes[i].keys;
 }
 
+const msgl_expand_req *msgl__expand_pass_reqs(const msgl_expand *e, const msgl_seqs *seqs,
+                                              int32_t i, int32_t *num)
+{
+    const pass *p = &e->steps[seqs->step_slot].passes[i];
+    *num = p->size;
+    return e->kernels->reqs(e->device, seqs->step_slot) + p->req0;
+}
+
 void msgl__expand_gather(const msgl_expand *e, msgl_exec *x, const msgl_attn_layer *layer,
                          const msgl_seqs *seqs, int32_t i, void *latent, void *rotary_keys)
 {

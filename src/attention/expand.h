@@ -75,6 +75,9 @@ int32_t msgl__expand_prepare(msgl_expand *e, const msgl_seqs *seqs);
 int32_t msgl__expand_passes(const msgl_expand *e, const msgl_seqs *seqs);
 void msgl__expand_copy_in(msgl_expand *e, const msgl_seqs *seqs);
 int32_t msgl__expand_pass_keys(const msgl_expand *e, const msgl_seqs *seqs, int32_t pass);
+// Its requests, [*num], in host memory.
+const msgl_expand_req *msgl__expand_pass_reqs(const msgl_expand *e, const msgl_seqs *seqs,
+                                              int32_t pass, int32_t *num);
 // latent [keys, rank], rotary_keys [keys, rotary] of exec->act.
 void msgl__expand_gather(const msgl_expand *e, msgl_exec *x, const msgl_attn_layer *layer,
                          const msgl_seqs *seqs, int32_t pass, void *latent, void *rotary_keys);

@@ -39,6 +39,7 @@ struct msgl_engine_lora {
     int32_t per_step;      // different ones of a step that captured steps have room for
     msgl_lora_rows *rows;  // [MSGL_ENGINE_STEP_SLOTS, 2, max_running]
     msgl_lora_run *runs;   // [max_running]
+    msgl_lora_part *parts; // [max_running]
     msgl_lora_step steps[MSGL_ENGINE_STEP_SLOTS];
     // Of a device that computes by tiles; else by_tiles is false.
     bool by_tiles;
@@ -89,7 +90,8 @@ int msgl__engine_lora_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
     l->slots = msgl__calloc((size_t)l->num_slots, sizeof *l->slots);
     l->rows = msgl__calloc(2 * MSGL_ENGINE_STEP_SLOTS * rows, sizeof *l->rows);
     l->runs = msgl__calloc(rows, sizeof *l->runs);
-    if (l->slots == NULL || l->rows == NULL || l->runs == NULL) {
+    l->parts = msgl__calloc(rows, sizeof *l->parts);
+    if (l->slots == NULL || l->rows == NULL || l->runs == NULL || l->parts == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
     }
     int code = msgl__lora_sites_create(&e->model, o->max_lora_rank, &l->sites, err);
@@ -119,6 +121,7 @@ void msgl__engine_lora_close(msgl_engine *e)
     msgl__free(l->spans);
     msgl__free(l->starts);
     msgl__free(l->adapters);
+    msgl__free(l->parts);
     msgl__free(l);
     e->lora = NULL;
 }
@@ -352,6 +355,7 @@ static msgl_lora_step *begin_step(msgl_engine *e, int32_t step_slot)
     *to = (msgl_lora_step){.tokens = tokens,
                            .logits = tokens + most,
                            .runs = l->runs,
+                           .parts = l->parts,
                            .table = l->by_tiles ? &l->table : NULL};
     return to;
 }

@@ -4,6 +4,7 @@
 #include "attention/chosen.h"
 #include "attention/expand.h"
 #include "layers/attention.h"
+#include "layers/lora.h"
 #include "layers/mlp.h"
 
 // Elements from token to token.
@@ -67,9 +68,11 @@ typedef struct head_rows {
 } head_rows;
 
 // out [num_tokens, ...]: a product a head, in blocks of tokens as the feed-forward block's.
-static void heads_product(msgl_forward *f, const msgl_weight *w, int32_t heads, head_rows in,
-                          void *out, size_t ld_out, size_t head_out)
+static void heads_product(msgl_forward *f, const msgl_latent_attention *a, bool second,
+                          head_rows in, void *out, size_t ld_out, size_t head_out)
 {
+    const int32_t heads = a->num_heads;
+    const msgl_weight *w = second ? a->v_up : a->k_up;
     const int32_t block = msgl__ffn_rows(f->k, f->num_tokens);
     for (int32_t t = 0; t < f->num_tokens; t += block) {
         const msgl_heads_call c = {.w = w,
@@ -84,6 +87,14 @@ static void heads_product(msgl_forward *f, const msgl_weight *w, int32_t heads, 
         f->k->gemm.heads(f->x, &c);
         msgl__arena_reset(f->x->scratch);
     }
+    const msgl_heads_call all = {.heads = heads,
+                                 .in = in.at,
+                                 .ld_in = in.ld,
+                                 .head_in = in.dim,
+                                 .out = out,
+                                 .ld_out = ld_out,
+                                 .head_out = head_out};
+    msgl__lora_heads(f, a->k_up, second, &all);
 }
 
 // What the product down has made of the step's tokens.
@@ -200,7 +211,7 @@ static void attend_absorbed(msgl_forward *f, const msgl_latent_attention *a,
     void *absorbed = msgl__activation(f, t, ld);
     void *sums = msgl__activation(f, t, heads * rank);
     if (f->x->status != 0) return;
-    heads_product(f, a->k_up, a->num_heads, rows->q, absorbed, ld, head);
+    heads_product(f, a, false, rows->q, absorbed, ld, head);
     msgl_latent_rope_call rope = rotation(f, a, rows, 0);
     rope.out = (char *)absorbed + rank * msgl__dtype_size(f->x->act);
     rope.ld_out = ld;
@@ -212,8 +223,8 @@ static void attend_absorbed(msgl_forward *f, const msgl_latent_attention *a,
     } else {
         msgl__attend(f, a->group, &a->geometry, absorbed, ld, sums, heads * rank);
     }
-    heads_product(f, a->v_up, a->num_heads, (head_rows){sums, heads * rank, rank}, out,
-                  results_width(a), (size_t)a->v_dim);
+    heads_product(f, a, true, (head_rows){sums, heads * rank, rank}, out, results_width(a),
+                  (size_t)a->v_dim);
 }
 
 // The step's last sequences, which are chunks, in passes over their keys.
@@ -247,6 +258,11 @@ static void attend_expanded(msgl_forward *f, const msgl_latent_attention *a, con
     for (int32_t i = 0; i < passes; i++) {
         msgl__expand_gather(e, f->x, &a->geometry, seqs, i, latent, rotary_keys);
         msgl__linear(f, &a->kv_up, NULL, latent, kv, msgl__expand_pass_keys(e, seqs, i));
+        int32_t num;
+        const msgl_expand_req *reqs = msgl__expand_pass_reqs(e, seqs, i, &num);
+        const msgl_linear_call made = {
+            .in = latent, .ld_in = (size_t)a->rank, .out = kv, .ld_out = (size_t)a->kv_up.w.n};
+        msgl__lora_expanded(f, a->k_up, seqs->first_token, reqs, num, &made);
         msgl__expand_attend(e, f->x, &a->geometry, seqs, i, &io);
     }
 }

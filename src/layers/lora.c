@@ -51,6 +51,14 @@ void msgl__lora_entries(const msgl_lora_table *t, const msgl_lora *a, msgl_lora_
     }
 }
 
+static const msgl_lora_saved *find_saved(const msgl_lora *a, const msgl_linear *l)
+{
+    for (int i = 0; i < a->num_saved; i++) {
+        if (a->saved[i].of == l) return &a->saved[i];
+    }
+    return NULL;
+}
+
 static const msgl_lora_rows *current(const msgl_lora_step *s, int32_t *num)
 {
     *num = s->of_logits ? s->num_logits : s->num_tokens;
@@ -72,7 +80,8 @@ bool msgl__lora_changes(const msgl_forward *f, const msgl_linear *l)
     if (s->table != NULL) return false;
     const msgl_lora_rows *all = current(s, &num);
     for (int32_t i = 0; i < num; i++) {
-        if (find(all[i].adapter, l) != NULL) return true;
+        const msgl_lora *a = all[i].adapter;
+        if (find(a, l) != NULL || find_saved(a, l) != NULL) return true;
     }
     return false;
 }
@@ -116,6 +125,28 @@ static void add_by_tiles(msgl_forward *f, const msgl_linear *l, const msgl_linea
     msgl__arena_reset(f->x->scratch);
 }
 
+// The product c of rows that have an adapter with rows of the weight of its own.
+static void replace(msgl_forward *f, const msgl_linear *l, const msgl_linear_call *c,
+                    const msgl_lora_rows *r, const msgl_lora_saved *s)
+{
+    const size_t size = c->f32_out ? sizeof(float) : msgl__dtype_size(f->x->act);
+    const bool biased = !l->row_parallel || f->comm->rank == 0;
+    for (int i = 0; i < s->num; i++) {
+        const msgl_lora_replaced *own = &s->at[i];
+        msgl_linear_call call = *c;
+        const float *bias = own->bias != NULL || l->bias == NULL ? own->bias : l->bias + own->first;
+        call.w = &own->w;
+        call.bias = biased ? bias : NULL;
+        call.in = msgl__row(f, c->in, r->row, c->ld_in);
+        call.m = r->rows;
+        call.out = (char *)c->out + ((size_t)r->row * c->ld_out + (size_t)own->first) * size;
+        call.norm_stats = NULL;
+        call.handover = NULL;
+        f->k->gemm.linear(f->x, &call);
+        msgl__arena_reset(f->x->scratch);
+    }
+}
+
 void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_call *c)
 {
     const msgl_lora_step *s = f->lora;
@@ -128,6 +159,8 @@ void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_cal
     const msgl_lora_rows *all = current(s, &num);
     for (int32_t i = 0; i < num; i++) {
         const msgl_lora_rows r = part_in(&all[i], s->first, c->m);
+        const msgl_lora_saved *saved = r.rows > 0 ? find_saved(r.adapter, l) : NULL;
+        if (saved != NULL) replace(f, l, c, &r, saved);
         const msgl_lora_linear *own = r.rows > 0 ? find(r.adapter, l) : NULL;
         if (own == NULL) continue;
         s->runs[num_runs++] = (msgl_lora_run){.row = r.row,
@@ -179,10 +212,25 @@ bool msgl__lora_embeds(const msgl_forward *f)
     return false;
 }
 
+// Rows of ids that the adapter has a row of its own for.
+static void replace_rows(msgl_forward *f, const msgl_lora_rows *r, const msgl_lora_saved *s,
+                         void *out)
+{
+    for (int32_t row = r->row; row < r->row + r->rows; row++) {
+        for (int i = 0; i < s->num; i++) {
+            const msgl_weight *w = &s->at[i].w;
+            if (f->ids[row] < w->first || f->ids[row] >= w->first + w->n) continue;
+            w->format->gather(f->x, w, f->ids + row, 1, msgl__row(f, out, row, (size_t)w->k));
+        }
+    }
+}
+
 void msgl__lora_embed(msgl_forward *f, void *out)
 {
     const msgl_lora_step *s = f->lora;
     for (int32_t i = 0; s != NULL && i < s->num_tokens; i++) {
+        const msgl_lora_saved *saved = find_saved(s->tokens[i].adapter, NULL);
+        if (saved != NULL) replace_rows(f, &s->tokens[i], saved, out);
         if (s->tokens[i].adapter->embed.a.n > 0) embed_rows(f, &s->tokens[i], out);
     }
 }

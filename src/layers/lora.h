@@ -7,7 +7,9 @@
 #ifndef MSGL_LAYERS_LORA_H
 #define MSGL_LAYERS_LORA_H
 
+#include "kernel/expanded.h"
 #include "layers/linear.h"
+#include "moe/moe.h"
 
 // What one adapter has of one linear layer.
 typedef struct msgl_lora_linear {
@@ -24,9 +26,51 @@ typedef struct msgl_lora_embed {
     msgl_weight b; // [hidden, rank]
 } msgl_lora_embed;
 
+// Of one expert's first product (gate and up) or its second.
+typedef struct msgl_lora_expert {
+    msgl_weight a; // [ranks of all parts, k]; n 0: the adapter has none
+    int num_parts;
+    msgl_weight b[2]; // gate and up, where they are two modules
+    msgl_lora_part parts[2];
+} msgl_lora_expert;
+
+// Of a layer's experts.
+typedef struct msgl_lora_experts {
+    const msgl_moe_experts *of;
+    msgl_lora_expert *first, *second; // [of->own]
+} msgl_lora_experts;
+
+// Rows that an adapter has in the place of a weight's rows [first, first + w.n).
+typedef struct msgl_lora_replaced {
+    msgl_weight w;
+    float *bias; // [w.n], in the place of theirs; NULL: it has none
+    int first;
+} msgl_lora_replaced;
+
+typedef struct msgl_lora_saved {
+    const msgl_linear *of;        // NULL: the embedding, whose rows are those of all ranks
+    const msgl_lora_replaced *at; // [num]
+    int num;
+} msgl_lora_saved;
+
+// Of a latent attention layer's kv_b_proj, W + B A. Its parts for K and V of head h absorbed as
+// layers/latent_attention.h says: W_UK_h^T + A^T B_K_h^T and W_UV_h + B_V_h A.
+typedef struct msgl_lora_latent {
+    const msgl_weight *of;            // the layer's k_up
+    const msgl_weight *k_down, *v_up; // [heads] of B_K_h^T [rank, nope], B_V_h [v_dim, rank]
+    msgl_weight k_up, v_down;         // A^T [latent, rank], A [rank, latent]
+    msgl_weight kv_up; // B [heads * (nope + v_dim), rank], of chunks that are expanded
+} msgl_lora_latent;
+
 typedef struct msgl_lora {
     const msgl_lora_linear *linears; // [num], ascending by `of`
     int num;
+    const msgl_lora_saved *saved; // [num_saved], likewise
+    int num_saved;
+    const msgl_lora_latent *latents; // [num_latents], by layer
+    int num_latents;
+    const msgl_lora_experts *experts; // [num_experts], ascending by `of`
+    int num_experts;
     msgl_lora_embed embed;
 } msgl_lora;
 
@@ -59,7 +103,8 @@ typedef struct msgl_lora_step {
     const msgl_lora_rows *tokens; // [num_tokens] of the step's tokens
     const msgl_lora_rows *logits; // [num_logits] of those that get logits, by their number there
     int32_t num_tokens, num_logits;
-    msgl_lora_run *runs; // room for as many as the longer list has
+    msgl_lora_run *runs;   // room for as many as the step has requests, ...
+    msgl_lora_part *parts; // ... and for a part of each
     // NULL: adapters are computed by runs. Else by tiles, of tokens and of rows with logits, and
     // adapters [num_adapters] are those that the rows have.
     const msgl_lora_table *table;
@@ -83,9 +128,34 @@ bool msgl__lora_embeds(const msgl_forward *f);
 int msgl__lora_table_find(const msgl_lora_table *t, const msgl_linear *l);
 // What a slot with this adapter has in a table: out [t->num]. NULL: of one that is empty.
 void msgl__lora_entries(const msgl_lora_table *t, const msgl_lora *a, msgl_lora_entry *out);
-// To what c, the call of l's product, leaves in c->out is added what the adapters of its rows say
-// of l and of its input. Nothing where f->lora is NULL.
+// In what c, the call of l's product, leaves in c->out, columns that the adapters of its rows have
+// rows of their own for are computed with these, and to it is added what the adapters say of l and
+// of its input. Nothing where f->lora is NULL.
 void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_call *c);
+// The same of the two products of a latent attention's heads, of the step's first f->num_tokens
+// tokens: c is the call of the first head's tokens, m all of them; second: of v_up.
+void msgl__lora_heads(msgl_forward *f, const msgl_weight *k_up, bool second,
+                      const msgl_heads_call *c);
+// And of kv_up, c, of `keys` rows of which some requests have a stretch each: reqs [num], those of
+// the sequences that begin with the step's token `first`.
+void msgl__lora_expanded(msgl_forward *f, const msgl_weight *k_up, int32_t first,
+                         const msgl_expand_req *reqs, int32_t num, const msgl_linear_call *c);
+// What a block's experts need of the rows that it works on; see msgl__lora_moe.
+typedef struct msgl_lora_moe {
+    msgl_forward *f;
+    const msgl_moe_experts *experts;
+    const msgl_lora_experts **of_row; // [rows], NULL: its adapter has none of these experts
+    msgl_lora_run *runs;              // room for one for each assignment
+    msgl_moe_adapters calls;
+} msgl_lora_moe;
+
+// Bytes of the step's arena of what follows and of the experts' products, for blocks of `rows`
+// rows.
+size_t msgl__lora_moe_bytes(const msgl_moe_experts *e, msgl_dtype act, size_t rows);
+// For msgl_moe_call.adapters, from the step's arena, of a block of so many rows; *own has to stay.
+// NULL: no row has an adapter of these experts.
+const msgl_moe_adapters *msgl__lora_moe(msgl_forward *f, const msgl_moe_experts *e, int32_t rows,
+                                        msgl_lora_moe *own);
 // The same of the embedding of f->ids: out [f->num_tokens, hidden].
 void msgl__lora_embed(msgl_forward *f, void *out);
 

@@ -135,6 +135,7 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
     const bool apart = m->gates_shared || msgl__lora_changes(f, &m->shared.gate_up) ||
                        msgl__lora_changes(f, &m->shared.down);
     if (m->has_shared && apart) begin_shared(&own);
+    msgl_lora_moe adapted;
     msgl_moe_call call = {.experts = &m->experts,
                           .norm = norm != NULL ? norm->weight : NULL,
                           .router_norm = m->router_norm,
@@ -147,7 +148,8 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                           .out = out,
                           .ids = ids,
                           .shared = m->has_shared && !apart ? &shared : NULL,
-                          .watch = f->watch};
+                          .watch = f->watch,
+                          .adapters = msgl__lora_moe(f, &m->experts, rows, &adapted)};
     const bool latent = m->latent_in.w.n > 0;
     if (latent) begin_latent(f, m, norm, &call);
     if (f->x->status != 0) return;

@@ -10,6 +10,11 @@
 #include "kernel/device.h"
 #include "models/formats.h"
 #include "models/lora_config.h"
+#include "models/lora_experts.h"
+#include "models/lora_gguf.h"
+#include "models/lora_latent.h"
+#include "models/lora_saved.h"
+#include "models/lora_sites.h"
 #include "models/safetensors.h"
 #include "utils/file.h"
 #include "utils/strbuf.h"
@@ -17,31 +22,20 @@
 static const char FILE_NAME[] = "adapter_model.safetensors", PEFT_PREFIX[] = "base_model.model.";
 static const char WEIGHT[] = ".weight";
 
-// A tensor of the model, and the layer that its rows and columns are in.
-typedef struct site {
-    char module[MSGL_TENSOR_NAME]; // without what stands in front of "layers." and the like
-    msgl_wanted wanted;
-    const msgl_linear *linear; // NULL: of the embedding, or of what adapters cannot change
-    bool embeds;               // the embedding's
-} site;
+typedef msgl_lora_site site;
 
-struct msgl_lora_sites {
-    site *at;
-    size_t num;
-    const msgl_linear *head;
-    const msgl_gemm_kernels *kernels;
-    msgl_weight_formats formats;
-    int32_t vocab, hidden, block_rows, max_rank;
-    msgl_lora_size size; // largest of any layer
-    size_t gated;        // columns of the widest product with a gate
-    // On a device that computes by tiles: linears [num_linears], ascending, and the modules of
-    // each.
-    bool by_tiles;
-    const msgl_linear **linears;
-    int32_t *parts, num_linears;
-    msgl_dtype act;
-    bool gguf; // the model's file may have rows and columns in an order of its own
-};
+// transformers has the two products of KDA's decay in a module of their own, the checkpoints do
+// not: "layers.0.self_attn.forget_gate.f_a_proj" is "layers.0.self_attn.f_a_proj".
+static void own_name(const char *name, char *out, size_t size)
+{
+    static const char PART[] = ".forget_gate.";
+    const char *at = strstr(name, PART);
+    if (at == NULL) {
+        (void)snprintf(out, size, "%s", name);
+    } else {
+        (void)snprintf(out, size, "%.*s.%s", (int)(at - name), name, at + sizeof PART - 1);
+    }
+}
 
 // Models differ in what stands in front of their layers, and so do the classes that adapters are
 // made for: "model.language_model.layers.0" is "layers.0" in both.
@@ -55,16 +49,21 @@ static const char *without_prefix(const char *name)
     return name;
 }
 
-static const msgl_linear *linear_of(const msgl_model *m, const msgl_weight *w)
+// *adds: whether some product of it adds its result to the stream.
+static const msgl_linear *linear_of(const msgl_model *m, const msgl_weight *w, bool *adds)
 {
+    const msgl_linear *found = NULL;
+    *adds = false;
     for (int32_t i = 0; i < m->products.num; i++) {
-        if (&m->products.list[i].linear->w == w) return m->products.list[i].linear;
+        if (&m->products.list[i].linear->w != w) continue;
+        found = m->products.list[i].linear;
+        *adds = *adds || m->products.list[i].use.adds;
     }
-    return NULL;
+    return found;
 }
 
 static void add_site(msgl_lora_sites *s, const msgl_wanted *w, const char *name,
-                     const msgl_linear *linear, bool embeds)
+                     const msgl_linear *linear, bool adds, bool embeds)
 {
     site *at = &s->at[s->num];
     const char *module = without_prefix(name);
@@ -73,6 +72,7 @@ static void add_site(msgl_lora_sites *s, const msgl_wanted *w, const char *name,
                    (int)(strlen(module) - (sizeof WEIGHT - 1)), module);
     at->wanted = *w;
     at->linear = linear;
+    at->adds = adds;
     at->embeds = embeds;
     s->num++;
 }
@@ -130,6 +130,8 @@ static void measure(msgl_lora_sites *s, const msgl_model *m)
         s->parts[s->num_linears - 1] = parts;
         s->size.parts = larger(s->size.parts, parts);
     }
+    msgl__lora_blocks_size(&s->blocks, &s->size);
+    msgl__lora_latent_size(m, &s->size);
     s->size.ranks = s->size.parts * room_of(s, s->max_rank);
 }
 
@@ -155,6 +157,12 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
         return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
     }
     s->by_tiles = k->gemm.lora_tiles != NULL;
+    const int code = msgl__lora_blocks_create(m, max_rank, &s->blocks, err);
+    if (code != 0) {
+        msgl__lora_sites_free(s);
+        return code;
+    }
+    s->model = m;
     s->head = &m->lm_head;
     s->kernels = &k->gemm;
     s->formats = (msgl_weight_formats){.kernels = &k->gemm,
@@ -163,18 +171,23 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
     s->max_rank = max_rank;
     s->vocab = m->cfg.vocab_size;
     s->hidden = m->cfg.hidden_size;
+    s->head_dim = m->cfg.head_dim;
     s->block_rows = k->gemm.block_rows;
     s->act = m->target.act;
-    char head[MSGL_TENSOR_NAME];
+    s->tied = m->cfg.tie_embeddings;
     const char *own = m->cfg.decoder.names.head;
-    (void)snprintf(head, sizeof head, "%s%s", own != NULL ? own : "lm_head", WEIGHT);
+    char head[MSGL_TENSOR_NAME];
+    (void)snprintf(s->head_name, sizeof s->head_name, "%s", own != NULL ? own : "lm_head");
+    (void)snprintf(head, sizeof head, "%.80s%s", s->head_name, WEIGHT);
     s->gguf = m->checkpoint != NULL && m->checkpoint->format == &msgl__format_gguf;
     for (size_t i = 0; i < p->num_wanted; i++) {
         const msgl_wanted *w = &p->wanted[i];
         if (w->weight == NULL) continue;
         const bool embeds = w->weight == &m->embed;
-        add_site(s, w, w->name, linear_of(m, w->weight), embeds);
-        if (embeds && m->cfg.tie_embeddings) add_site(s, w, head, s->head, false);
+        bool adds;
+        const msgl_linear *linear = linear_of(m, w->weight, &adds);
+        add_site(s, w, w->name, linear, adds, embeds);
+        if (embeds && m->cfg.tie_embeddings) add_site(s, w, head, s->head, false, false);
     }
     measure(s, m);
     qsort(s->at, s->num, sizeof *s->at, by_module);
@@ -185,6 +198,7 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
 void msgl__lora_sites_free(msgl_lora_sites *s)
 {
     if (s == NULL) return;
+    msgl__lora_blocks_free(&s->blocks);
     msgl__free(s->at);
     msgl__free(s->linears);
     msgl__free(s->parts);
@@ -208,13 +222,20 @@ size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
 {
     msgl_lora_size size = s->size;
     size.rows = tokens;
-    return s->kernels->lora_scratch(&size, s->act);
+    const size_t lora = s->kernels->lora_scratch(&size, s->act);
+    // What an adapter has in the place of a weight is in a form of its own.
+    const msgl_weight w = {.format = s->formats.converted, .n = size.n, .k = size.k};
+    const float norm = 1;
+    const msgl_linear_call whole = {.w = &w, .m = tokens, .norm = &norm};
+    const size_t linear = s->kernels->linear_scratch(&whole, s->act);
+    return lora > linear ? lora : linear;
 }
 
 size_t msgl__lora_arena(const msgl_lora_sites *s, int32_t tokens)
 {
     const size_t rows = (size_t)(tokens < s->block_rows ? tokens : s->block_rows);
     return msgl__activation_bytes(rows, s->gated, s->act) +
+           msgl__lora_blocks_arena(&s->blocks, s->act, rows) +
            msgl__activation_bytes((size_t)tokens, (size_t)room_of(s, s->max_rank), s->act);
 }
 
@@ -234,8 +255,13 @@ typedef struct reading {
     const msgl_lora_sites *s;
     msgl_checkpoint *c;
     msgl_lora_config *config;
+    bool gguf;  // the adapter is a GGUF file, ...
+    bool pairs; // ... whose rows of q and k are neighbours where they rotate together
     module *modules;
     size_t num;
+    msgl_lora_expert_reader experts;
+    msgl_lora_latent_reader latents;
+    msgl_lora_saved_reader saved;
     msgl_err *err;
 } reading;
 
@@ -246,9 +272,10 @@ static int fail(const reading *r, const msgl_tensor *t, int code, const char *wh
                          msgl__printable(t->name, name, sizeof name), what);
 }
 
-static const site *find_sites(const msgl_lora_sites *s, const char *name, size_t *num)
+const site *msgl__lora_find_sites(const msgl_lora_sites *s, const char *name, size_t *num)
 {
-    const char *want = without_prefix(name);
+    char want[2 * MSGL_TENSOR_NAME];
+    own_name(without_prefix(name), want, sizeof want);
     size_t lo = 0, hi = s->num;
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;
@@ -278,7 +305,7 @@ static int module_of(reading *r, const msgl_tensor *t, const char *name, size_t 
     *m = (module){0};
     if (len >= sizeof m->name) return fail(r, t, MSGL_ELIMIT, "its name is too long");
     memcpy(m->name, name, len);
-    m->sites = find_sites(r->s, m->name, &m->num_sites);
+    m->sites = msgl__lora_find_sites(r->s, m->name, &m->num_sites);
     if (m->num_sites == 0) {
         return fail(r, t, MSGL_EUNSUPPORTED,
                     "the model has no such module, or none that adapters can change");
@@ -287,11 +314,17 @@ static int module_of(reading *r, const msgl_tensor *t, const char *name, size_t 
         return fail(r, t, MSGL_EUNSUPPORTED, "no adapter can change this module here");
     }
     const msgl_wanted *w = &m->sites->wanted;
-    if (r->s->gguf && (w->pairs > 0 || w->head_groups > 0 || m->num_sites > 1)) {
+    const bool moves = w->head_groups > 0 || m->num_sites > 1;
+    if (r->s->gguf && !r->gguf && (w->pairs > 0 || moves)) {
         return fail(
             r, t, MSGL_EUNSUPPORTED,
             "the model's GGUF file has this module in another order than PEFT; allowed: its "
-            "safetensors");
+            "safetensors, or the adapter as a GGUF file");
+    }
+    if (!r->s->gguf && r->gguf && moves) {
+        return fail(r, t, MSGL_EUNSUPPORTED,
+                    "a GGUF file has this module in another order than the model; allowed: the "
+                    "model's GGUF file");
     }
     r->num++;
     *out = m;
@@ -299,57 +332,81 @@ static int module_of(reading *r, const msgl_tensor *t, const char *name, size_t 
 }
 
 // What the name of a tensor ends in.
-static const struct {
-    const char *suffix;
+typedef struct kind {
+    const char *suffix; // NULL: the end
     bool embeds, is_a;
-} KINDS[] = {
+} kind;
+
+static const kind KINDS[] = {
     {".lora_A.weight", false, true},
     {".lora_B.weight", false, false},
     {".lora_embedding_A", true, true},
     {".lora_embedding_B", true, false},
+    {NULL, false, false},
+};
+static const kind GGUF_KINDS[] = {
+    {".weight.lora_a", false, true},
+    {".weight.lora_b", false, false},
+    {NULL, false, false},
 };
 
 // Frozen matrices that PEFT saves beside an adapter of the embedding or the head.
 static bool is_frozen(const msgl_lora_sites *s, const char *name)
 {
-    static const char FROZEN[] = ".base_layer.weight";
-    char of[MSGL_TENSOR_NAME];
+    static const char FROZEN[] = ".base_layer.weight", TOKENS[] = ".token_adapter";
+    char of[2 * MSGL_TENSOR_NAME];
     size_t num;
     if (!msgl__ends_with(name, FROZEN) || strlen(name) >= sizeof of) return false;
     (void)snprintf(of, sizeof of, "%.*s", (int)(strlen(name) - (sizeof FROZEN - 1)), name);
-    const site *at = find_sites(s, of, &num);
+    if (msgl__ends_with(of, TOKENS)) of[strlen(of) - (sizeof TOKENS - 1)] = '\0';
+    const site *at = msgl__lora_find_sites(s, of, &num);
     return num > 0 && (at->embeds || at->linear == s->head);
+}
+
+// Of this kind, of the module that the name's first `len` bytes are.
+static int take_part(reading *r, const msgl_tensor *t, const char *name, size_t len, const kind *k)
+{
+    module *m = NULL;
+    if (!k->embeds && msgl__lora_of_experts(name)) {
+        return msgl__lora_experts_take(&r->experts, t, name, len, k->is_a);
+    }
+    if (!k->embeds && msgl__lora_of_latent(r->s->model, name)) {
+        return msgl__lora_latent_take(&r->latents, t, name, len, k->is_a);
+    }
+    const int code = module_of(r, t, name, len, &m);
+    if (code != 0) return code;
+    if (!r->gguf && m->sites->embeds != k->embeds) {
+        return fail(r, t, MSGL_EFORMAT,
+                    m->sites->embeds ? "of an embedding, allowed: lora_embedding_A and _B"
+                                     : "of no embedding, allowed: lora_A and lora_B");
+    }
+    if (!t->loadable || t->packing.form != NULL || t->ndim != 2) {
+        return fail(r, t, MSGL_EFORMAT, "allowed: two dimensions of F32, F16 or BF16");
+    }
+    *(k->is_a ? &m->a : &m->b) = t;
+    return 0;
 }
 
 static int take_tensor(reading *r, const msgl_tensor *t)
 {
-    const size_t prefix = sizeof PEFT_PREFIX - 1;
+    const size_t prefix = r->gguf ? 0 : sizeof PEFT_PREFIX - 1;
     if (strncmp(t->name, PEFT_PREFIX, prefix) != 0) {
         return fail(r, t, MSGL_EUNSUPPORTED, "allowed: names that begin with base_model.model.");
     }
     const char *name = t->name + prefix;
-    if (is_frozen(r->s, name)) return 0;
+    if (!r->gguf && is_frozen(r->s, name)) return 0;
     if (msgl__ends_with(name, ".lora_magnitude_vector")) {
         return fail(r, t, MSGL_EUNSUPPORTED, "DoRA is not computed here");
     }
-    for (size_t i = 0; i < MSGL_COUNT(KINDS); i++) {
-        if (!msgl__ends_with(name, KINDS[i].suffix)) continue;
-        module *m = NULL;
-        const int code = module_of(r, t, name, strlen(name) - strlen(KINDS[i].suffix), &m);
-        if (code != 0) return code;
-        if (m->sites->embeds != KINDS[i].embeds) {
-            return fail(r, t, MSGL_EFORMAT,
-                        m->sites->embeds ? "of an embedding, allowed: lora_embedding_A and _B"
-                                         : "of no embedding, allowed: lora_A and lora_B");
-        }
-        if (!t->loadable || t->ndim != 2) {
-            return fail(r, t, MSGL_EFORMAT, "allowed: two dimensions of F32, F16 or BF16");
-        }
-        *(KINDS[i].is_a ? &m->a : &m->b) = t;
-        return 0;
+    for (const kind *k = r->gguf ? GGUF_KINDS : KINDS; k->suffix != NULL; k++) {
+        if (!msgl__ends_with(name, k->suffix)) continue;
+        return take_part(r, t, name, strlen(name) - strlen(k->suffix), k);
     }
+    if (r->gguf) return fail(r, t, MSGL_EUNSUPPORTED, "allowed: .lora_a and .lora_b of weights");
+    if (msgl__lora_saved_take(&r->saved, t, name)) return r->saved.status;
     return fail(r, t, MSGL_EUNSUPPORTED,
-                "allowed: lora_A.weight, lora_B.weight, lora_embedding_A and lora_embedding_B");
+                "allowed: lora_A.weight, lora_B.weight, lora_embedding_A and lora_embedding_B, "
+                "trainable_tokens_delta, and weight and bias of modules_to_save");
 }
 
 static int check_shape(const reading *r, const msgl_tensor *t, int64_t rows, int64_t cols)
@@ -380,7 +437,8 @@ static int check_module(const reading *r, module *m)
     if (m->a == NULL || m->b == NULL) {
         return fail(r, t, MSGL_EFORMAT, m->a == NULL ? "its A is missing" : "its B is missing");
     }
-    const int64_t rank = m->a->dims[0];
+    const bool embeds = m->sites->embeds, turned = embeds && r->gguf;
+    const int64_t rank = m->a->dims[turned ? 1 : 0];
     if (rank < 1 || rank > r->s->max_rank) {
         char what[96];
         (void)snprintf(what, sizeof what, "rank: found %lld, allowed 1 to %d (--max-lora-rank)",
@@ -391,8 +449,8 @@ static int check_module(const reading *r, module *m)
     const int64_t out = w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows;
     m->rank = (int32_t)rank;
     m->room = room_of(r->s, m->rank);
-    const bool embeds = m->sites->embeds;
-    int code = check_shape(r, m->a, rank, embeds ? r->s->vocab : w->all_cols);
+    int code = turned ? check_shape(r, m->a, r->s->vocab, rank)
+                      : check_shape(r, m->a, rank, embeds ? r->s->vocab : w->all_cols);
     if (code == 0) code = check_shape(r, m->b, embeds ? r->s->hidden : out, rank);
     if (code != 0) return code;
     place(m);
@@ -407,8 +465,9 @@ static int read_modules(reading *r)
     int code = 0;
     for (size_t i = 0; i < n && code == 0; i++) code = take_tensor(r, msgl__checkpoint_at(r->c, i));
     for (size_t i = 0; i < r->num && code == 0; i++) code = check_module(r, &r->modules[i]);
-    if (code != 0 || r->num > 0) return code;
-    return msgl__err_set(r->err, MSGL_EFORMAT, "%s: has no tensors of an adapter", FILE_NAME);
+    if (code != 0 || r->num + r->experts.num + r->latents.num + r->saved.num > 0) return code;
+    return msgl__err_set(r->err, MSGL_EFORMAT, "%s: has no tensors of an adapter",
+                         r->gguf ? r->c->files[0].shown : FILE_NAME);
 }
 
 static int by_linear(const void *a, const void *b)
@@ -451,16 +510,22 @@ static int plan_linear(const reading *r, msgl_weight_plan *p, size_t first, size
 
 static void to_f32(const msgl_tensor *t, size_t n, float scale, float *restrict out)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint16_t half;
-        if (t->dtype == MSGL_F32) {
-            memcpy(&out[i], t->data + 4 * i, sizeof out[i]);
-        } else {
-            memcpy(&half, t->data + 2 * i, sizeof half);
-            out[i] = t->dtype == MSGL_BF16 ? msgl__bf16_to_f32(half) : msgl__f16_to_f32(half);
+    const uint8_t *restrict from = t->data; // maybe not aligned
+    uint16_t half;
+    if (t->dtype == MSGL_F32) {
+        memcpy(out, from, n * sizeof *out);
+    } else if (t->dtype == MSGL_BF16) {
+        for (size_t i = 0; i < n; i++) {
+            memcpy(&half, from + 2 * i, sizeof half);
+            out[i] = msgl__bf16_to_f32(half);
         }
-        out[i] *= scale;
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            memcpy(&half, from + 2 * i, sizeof half);
+            out[i] = msgl__f16_to_f32(half);
+        }
     }
+    for (size_t i = 0; i < n && scale != 1; i++) out[i] *= scale;
 }
 
 // A matrix in memory in the place of a tensor.
@@ -488,8 +553,16 @@ static void stage_b(const module *m, float *stage)
     }
 }
 
+// Whether a GGUF file has the module's rows as neighbours where they rotate together, and the
+// model's files have not.
+static bool permuted(const reading *r, const module *m)
+{
+    return r->pairs && !r->s->gguf && m->sites->wanted.pairs == 0 &&
+           (msgl__ends_with(m->name, ".q_proj") || msgl__ends_with(m->name, ".k_proj"));
+}
+
 // B's rows go where the weight's rows are.
-static void load_b(const module *m, msgl_weight *b, float *stage, msgl_exec *x)
+static void load_b(const reading *r, const module *m, msgl_weight *b, float *stage, msgl_exec *x)
 {
     const int64_t out = m->b->dims[0];
     stage_b(m, stage);
@@ -502,6 +575,11 @@ static void load_b(const module *m, msgl_weight *b, float *stage, msgl_exec *x)
         w.cols = w.all_cols = m->room;
         w.first_col = 0;
         w.head_groups = w.group_heads = w.head_cols = 0;
+        if (permuted(r, m)) {
+            w.head = r->s->head_dim;
+            w.unpaired = 0;
+            w.pairs = w.head / 2;
+        }
         const msgl_load_item item = {.want = &w, .tensor = &t};
         msgl__load_weight(&item, 1, x);
     }
@@ -525,14 +603,15 @@ static void pack(msgl_weight *w, const float *rows, msgl_exec *x)
     w->format->pack(x, w, 0, w->n, rows, MSGL_F32, (size_t)w->k);
 }
 
-static void load_embed(const module *m, msgl_lora_embed *e, float *stage, float *turned,
-                       msgl_exec *x)
+static void load_embed(const reading *r, const module *m, msgl_lora_embed *e, float *stage,
+                       float *turned, msgl_exec *x)
 {
-    const size_t vocab = (size_t)m->a->dims[1], rank = (size_t)m->rank, room = (size_t)m->room;
+    const size_t vocab = (size_t)e->a.n, rank = (size_t)m->rank, room = (size_t)m->room;
     to_f32(m->a, rank * vocab, 1, stage);
     for (size_t i = 0; i < room; i++) {
         for (size_t v = 0; v < vocab; v++) {
-            turned[v * room + i] = i < rank ? stage[i * vocab + v] : 0.0f;
+            const size_t at = r->gguf ? v * rank + i : i * vocab + v;
+            turned[v * room + i] = i < rank ? stage[at] : 0.0f;
         }
     }
     pack(&e->a, turned, x);
@@ -543,11 +622,12 @@ static void load_embed(const module *m, msgl_lora_embed *e, float *stage, float 
 // Most elements of one tensor, as it is staged.
 static size_t stage_elements(const reading *r)
 {
-    size_t most = 0;
+    size_t most = 1;
     for (size_t i = 0; i < r->num; i++) {
         const module *m = &r->modules[i];
-        const size_t room = (size_t)m->room;
-        const size_t a = room * (size_t)m->a->dims[1], b = room * (size_t)m->b->dims[0];
+        const size_t rank = (size_t)m->rank, room = (size_t)m->room;
+        const size_t a = (size_t)m->a->dims[0] * (size_t)m->a->dims[1] / rank * room;
+        const size_t b = room * (size_t)m->b->dims[0];
         most = a > most ? a : most;
         most = b > most ? b : most;
     }
@@ -557,13 +637,13 @@ static size_t stage_elements(const reading *r)
 static int load_modules(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
 {
     const size_t most = stage_elements(r);
-    const bool embeds = r->modules[0].sites->embeds;
+    const bool embeds = r->num > 0 && r->modules[0].sites->embeds;
     float *stage = msgl__reallocarray(NULL, most, sizeof *stage);
     float *turned = embeds ? msgl__reallocarray(NULL, most, sizeof *turned) : NULL;
     if (stage == NULL || (embeds && turned == NULL)) x->status = MSGL_ENOMEM;
     size_t first = 0;
     if (embeds && x->status == 0) {
-        load_embed(&r->modules[first++], &l->lora.embed, stage, turned, x);
+        load_embed(r, &r->modules[first++], &l->lora.embed, stage, turned, x);
     }
     for (int n = 0; n < l->lora.num && x->status == 0; n++) {
         msgl_lora_linear *to = &l->linears[n];
@@ -573,11 +653,16 @@ static int load_modules(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
             const module *m = &r->modules[first];
             load_a(m, &to->a, at, x);
             at += m->room;
-            if (m->end > m->first) load_b(m, &to->b[part++], stage, x);
+            if (m->end > m->first) load_b(r, m, &to->b[part++], stage, x);
         }
     }
     msgl__free(stage);
     msgl__free(turned);
+    if (x->status == 0) {
+        msgl__lora_experts_load(&r->experts, l->experts, l->lora.num_experts, x);
+    }
+    if (x->status == 0) msgl__lora_latent_load(&r->latents, l->latents, x);
+    if (x->status == 0) msgl__lora_saved_load(&r->saved, l->saved, l->lora.num_saved, x);
     return x->status;
 }
 
@@ -603,17 +688,17 @@ static int take_region(msgl_weight_plan *p, msgl_loaded_lora *l, msgl_exec *x, m
     return 0;
 }
 
-static int plan_and_load(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
+static int plan_and_load(reading *r, msgl_loaded_lora *l, msgl_exec *x)
 {
     msgl_weight_plan p;
     msgl__weight_plan_init(&p, &r->s->formats, r->err);
     qsort(r->modules, r->num, sizeof *r->modules, by_linear);
     int code = check_once(r);
-    l->linears = msgl__calloc(r->num, sizeof *l->linears);
+    l->linears = msgl__calloc(r->num + 1, sizeof *l->linears);
     if (code == 0 && l->linears == NULL)
         code = msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
     size_t first = 0;
-    if (code == 0 && r->modules[0].sites->embeds) {
+    if (code == 0 && r->num > 0 && r->modules[0].sites->embeds) {
         msgl__plan_weight(&p, &l->lora.embed.a, r->s->vocab, r->modules[0].room);
         msgl__plan_weight(&p, &l->lora.embed.b, r->s->hidden, r->modules[0].room);
         first = 1;
@@ -624,6 +709,16 @@ static int plan_and_load(const reading *r, msgl_loaded_lora *l, msgl_exec *x)
         first = end;
     }
     l->lora.linears = l->linears;
+    if (code == 0) {
+        code = msgl__lora_experts_plan(&r->experts, &p, &l->experts, &l->lora.num_experts);
+    }
+    l->lora.experts = l->experts;
+    if (code == 0) {
+        code = msgl__lora_latent_plan(&r->latents, &p, &l->latents, &l->lora.num_latents);
+    }
+    l->lora.latents = l->latents;
+    if (code == 0) code = msgl__lora_saved_plan(&r->saved, &p, &l->saved, &l->lora.num_saved);
+    l->lora.saved = l->saved;
     if (code == 0) code = p.status;
     if (code == 0) code = take_region(&p, l, x, r->err);
     if (code == 0) {
@@ -645,20 +740,33 @@ static int open_tensors(const char *dir, msgl_checkpoint *c, msgl_err *err)
     return code == 0 ? msgl__checkpoint_sort(c, err) : code;
 }
 
-int msgl__lora_load(const msgl_lora_sites *s, const char *dir, msgl_exec *x, msgl_loaded_lora **out,
-                    msgl_err *err)
+int msgl__lora_load(const msgl_lora_sites *s, const char *path, msgl_exec *x,
+                    msgl_loaded_lora **out, msgl_err *err)
 {
-    reading r = {.s = s, .c = msgl__calloc(1, sizeof *r.c), .err = err};
+    reading r = {
+        .s = s, .c = msgl__calloc(1, sizeof *r.c), .gguf = msgl__lora_is_gguf(path), .err = err};
     msgl_loaded_lora *l = msgl__calloc(1, sizeof *l);
     int code = 0;
     if (r.c == NULL || l == NULL) code = msgl__err_set(err, MSGL_ENOMEM, "adapter: out of memory");
-    if (code == 0) code = msgl__lora_config_load(dir, &r.config, err);
-    if (code == 0) code = open_tensors(dir, r.c, err);
+    if (code == 0 && r.gguf) {
+        code = msgl__lora_gguf_open(path, r.c, &r.config, &r.pairs, err);
+    } else if (code == 0) {
+        code = msgl__lora_config_load(path, &r.config, err);
+        if (code == 0) code = open_tensors(path, r.c, err);
+    }
+    r.experts =
+        (msgl_lora_expert_reader){.blocks = &s->blocks, .c = r.c, .config = r.config, .err = err};
+    r.latents = (msgl_lora_latent_reader){
+        .m = s->model, .c = r.c, .config = r.config, .max_rank = s->max_rank, .err = err};
+    r.saved = (msgl_lora_saved_reader){.sites = s, .c = r.c, .config = r.config, .err = err};
     if (code == 0) code = read_modules(&r);
     if (code == 0) code = plan_and_load(&r, l, x);
     msgl__lora_config_free(r.config);
     msgl__checkpoint_close(r.c);
     msgl__free(r.modules);
+    msgl__lora_expert_reader_free(&r.experts);
+    msgl__lora_latent_reader_free(&r.latents);
+    msgl__lora_saved_reader_free(&r.saved);
     if (code != 0) {
         msgl__lora_free(l, x->device);
         return code;
@@ -772,5 +880,8 @@ void msgl__lora_free(msgl_loaded_lora *l, msgl_device *d)
     if (l == NULL) return;
     if (l->region != NULL) d->ops->free(d, l->region, l->bytes);
     msgl__free(l->linears);
+    msgl__lora_experts_free(l->experts, l->lora.num_experts);
+    msgl__lora_latent_free(l->latents, l->lora.num_latents);
+    msgl__lora_saved_free(l->saved, l->lora.num_saved);
     msgl__free(l);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Adapters of a model from PEFT folders (adapter_config.json, adapter_model.safetensors). A module
+// Adapters of a model from PEFT folders (adapter_config.json, adapter_model.safetensors) and GGUF
+// files. A module
 // of the adapter is found by the tensor that the model's own weight came from, and goes the way of
 // that: its rows are B's, its columns A's, in the same order, and of several ranks each keeps of B
 // and A what it keeps of the weight (docs/adapters.md).
@@ -36,13 +37,16 @@ typedef struct msgl_loaded_lora {
     size_t bytes;
     void *region;
     msgl_lora_linear *linears;
+    msgl_lora_experts *experts;
+    msgl_lora_saved *saved;
+    msgl_lora_latent *latents;
 } msgl_loaded_lora;
 
-// Reads the folder. Errors are one line that names file and tensor or field: MSGL_ENOENT, MSGL_EIO;
-// MSGL_EFORMAT, MSGL_EUNSUPPORTED, MSGL_ELIMIT for what cannot be used; MSGL_ENOMEM. x: of the
-// model's device, with a pool that nobody else runs on.
-int msgl__lora_load(const msgl_lora_sites *s, const char *dir, msgl_exec *x, msgl_loaded_lora **out,
-                    msgl_err *err);
+// Reads the folder, or the GGUF file. Errors are one line that names file and tensor or field:
+// MSGL_ENOENT, MSGL_EIO; MSGL_EFORMAT, MSGL_EUNSUPPORTED, MSGL_ELIMIT for what cannot be used;
+// MSGL_ENOMEM. x: of the model's device, with a pool that nobody else runs on.
+int msgl__lora_load(const msgl_lora_sites *s, const char *path, msgl_exec *x,
+                    msgl_loaded_lora **out, msgl_err *err);
 // One with random values that depend on the seed, for benchmarks, of this rank: of q, k, v and o of
 // all layers, or of all their linear layers. MSGL_ELIMIT, MSGL_EUNSUPPORTED, MSGL_ENOMEM.
 int msgl__lora_dummy(const msgl_lora_sites *s, int32_t rank, bool attention, uint64_t seed,

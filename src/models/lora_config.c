@@ -17,6 +17,8 @@ enum {
     MAX_BYTES = 16 << 20,
     MAX_PATTERNS = 65536, // PEFT may write one for each module
     MAX_PATTERN = 512,
+    MAX_TOKENS = 65536, // of a module
+    MAX_TOKEN_MODULES = 16,
     MATCH_LIMIT = 100000, // steps of one match
 };
 
@@ -25,12 +27,21 @@ typedef struct pattern {
     double alpha;
 } pattern;
 
+// Of one module.
+typedef struct tokens {
+    char *module; // the end of its name, behind a dot; NULL: the embedding
+    int32_t *ids; // [num]
+    int32_t num;
+} tokens;
+
 struct msgl_lora_config {
     char file[MSGL_PATH_SHOWN + 32];
     double alpha;
     bool rslora;
     pattern *patterns; // alpha_pattern, in the file's order
     size_t num_patterns;
+    tokens *tokens;
+    size_t num_tokens;
     pcre2_match_data *match;
     pcre2_match_context *limits;
 };
@@ -59,6 +70,8 @@ static const char *const HARMLESS[] = {
     "lora_ga_config",
     "runtime_config",
     "target_parameters",
+    "modules_to_save", // the tensors say which
+    "trainable_token_indices",
     "qalora_group_size",
     "ensure_weight_tying",
     "peft_type",
@@ -75,8 +88,6 @@ static const struct {
     {"use_qalora", "QALoRA"},
     {"lora_bias", "a bias of B"},
     {"fan_in_fan_out", "transposed weights"},
-    {"modules_to_save", "whole modules beside the adapter"},
-    {"trainable_token_indices", "trained tokens"},
     {"layer_replication", "repeated layers"},
     {"alora_invocation_tokens", "activated LoRA"},
     {"megatron_config", "Megatron's layers"},
@@ -174,6 +185,69 @@ static void read_patterns(msgl_json_reader *r, msgl_lora_config *c)
     }
 }
 
+static int take_tokens(msgl_json_reader *r, tokens *t, const char *module, const json_t *list)
+{
+    const size_t n = json_array_size(list);
+    bool ok = json_is_array(list) && n > 0 && n <= MAX_TOKENS;
+    t->ids = ok ? msgl__reallocarray(NULL, n, sizeof *t->ids) : NULL;
+    t->module = module != NULL ? msgl__strdup(module) : NULL;
+    if (ok && (t->ids == NULL || (module != NULL && t->module == NULL))) {
+        return msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", r->file);
+    }
+    for (size_t i = 0; ok && i < n; i++) {
+        const json_t *v = json_array_get(list, i);
+        const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+        ok = id >= 0 && id <= INT32_MAX;
+        t->ids[t->num++] = (int32_t)id;
+    }
+    if (!ok) {
+        msgl__json_reject(r, MSGL_EFORMAT, "trainable_token_indices", list,
+                          "ids of tokens, up to 65536 of a module");
+    }
+    return r->status;
+}
+
+static void read_tokens(msgl_json_reader *r, msgl_lora_config *c)
+{
+    const json_t *all = json_object_get(r->obj, "trainable_token_indices");
+    const char *key;
+    json_t *v;
+    if (is_nothing(all) || r->status != 0) return;
+    const size_t n = json_is_object(all) ? json_object_size(all) : 1;
+    c->tokens = n <= MAX_TOKEN_MODULES ? msgl__calloc(n, sizeof *c->tokens) : NULL;
+    if (c->tokens == NULL) {
+        r->status =
+            msgl__err_set(r->err, MSGL_ELIMIT, "%s: trainable_token_indices: too many", r->file);
+        return;
+    }
+    if (!json_is_object(all)) {
+        r->status = take_tokens(r, &c->tokens[c->num_tokens++], NULL, all);
+        return;
+    }
+    json_object_foreach((json_t *)all, key, v)
+    {
+        if (r->status == 0) r->status = take_tokens(r, &c->tokens[c->num_tokens++], key, v);
+    }
+}
+
+const int32_t *msgl__lora_config_tokens(const msgl_lora_config *c, const char *module, bool embeds,
+                                        int32_t *num)
+{
+    for (size_t i = 0; i < c->num_tokens; i++) {
+        const tokens *t = &c->tokens[i];
+        const size_t n = strlen(module), len = t->module != NULL ? strlen(t->module) : 0;
+        const bool ends = t->module == NULL
+                              ? embeds
+                              : n >= len && strcmp(module + n - len, t->module) == 0 &&
+                                    (n == len || module[n - len - 1] == '.');
+        if (!ends) continue;
+        *num = t->num;
+        return t->ids;
+    }
+    *num = 0;
+    return NULL;
+}
+
 static void read_all(msgl_json_reader *r, msgl_lora_config *c)
 {
     const char *type = msgl__json_str_or(r, "peft_type", NULL);
@@ -185,6 +259,7 @@ static void read_all(msgl_json_reader *r, msgl_lora_config *c)
     c->alpha = msgl__json_num_or(r, "lora_alpha", -1e6, 1e6, 8);
     c->rslora = msgl__json_bool_or(r, "use_rslora", false);
     read_patterns(r, c);
+    read_tokens(r, c);
 }
 
 int msgl__lora_config_load(const char *dir, msgl_lora_config **out, msgl_err *err)
@@ -218,11 +293,24 @@ int msgl__lora_config_load(const char *dir, msgl_lora_config **out, msgl_err *er
     return 0;
 }
 
+int msgl__lora_config_of_alpha(double alpha, msgl_lora_config **out, msgl_err *err)
+{
+    msgl_lora_config *c = *out = msgl__calloc(1, sizeof *c);
+    if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "adapter: out of memory");
+    c->alpha = alpha;
+    return 0;
+}
+
 void msgl__lora_config_free(msgl_lora_config *c)
 {
     if (c == NULL) return;
     for (size_t i = 0; i < c->num_patterns; i++) pcre2_code_free(c->patterns[i].code);
     msgl__free(c->patterns);
+    for (size_t i = 0; i < c->num_tokens; i++) {
+        msgl__free(c->tokens[i].module);
+        msgl__free(c->tokens[i].ids);
+    }
+    msgl__free(c->tokens);
     pcre2_match_data_free(c->match);
     pcre2_match_context_free(c->limits);
     msgl__free(c);

@@ -93,6 +93,48 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
                      c->rows, hidden);
 }
 
+// The products of sorted rows with what adapters add between them and what follows them.
+static void multiply_adapted(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
+                             const msgl_moe_call *c, const buffers *b, msgl_grouped_call up,
+                             const msgl_grouped_call *down)
+{
+    const msgl_moe_experts *e = c->experts;
+    const msgl_moe_adapters *a = c->adapters;
+    const size_t n = (size_t)up.rows, width = (size_t)e->gate_up[0].n;
+    const size_t mark = arena->used;
+    void *both = e->plain ? b->act : msgl__arena_alloc(arena, n * width * msgl__dtype_size(x->act));
+    if (both == NULL) {
+        x->status = MSGL_EINTERNAL;
+        return;
+    }
+    up.gated = false;
+    up.out = both;
+    up.ld_out = width;
+    k->gemm.grouped(x, &up);
+    msgl__arena_reset(x->scratch);
+    a->add(a->ctx, false, up.offsets, b->source, b->sorted, both);
+    if (e->plain) {
+        k->act.apply(x, e->pointwise, NULL, both, n * width);
+    } else {
+        k->act.gate(x, e->activation, both, b->act, up.rows, e->down[0].k);
+    }
+    k->gemm.grouped(x, down);
+    msgl__arena_reset(x->scratch);
+    a->add(a->ctx, true, down->offsets, b->source, b->act, b->result);
+    arena->used = mark;
+}
+
+// The same without: rows of other ranks' experts come to nothing in the end.
+static void multiply(msgl_exec *x, const msgl_kernels *k, const msgl_moe_experts *e,
+                     const msgl_grouped_call *up, const msgl_grouped_call *down)
+{
+    k->gemm.grouped(x, up);
+    msgl__arena_reset(x->scratch);
+    if (e->plain) k->act.apply(x, e->pointwise, NULL, up->out, (size_t)up->rows * up->ld_out);
+    k->gemm.grouped(x, down);
+    msgl__arena_reset(x->scratch);
+}
+
 // Where products take rows by index, none are moved: `up` takes those of the tokens, `down` leaves
 // its results in the order of the choices.
 static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
@@ -163,18 +205,19 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
         k->moe.keep_own(x, b.ids, c->rows * e->router.top_k, e->first, e->own, b.weights);
     }
     if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
-    const bool takes_few = all && !e->plain && c->router_in == NULL && k->moe.experts != NULL;
+    const bool adapts = c->adapters != NULL && !indexed;
+    const bool takes_few =
+        all && !adapts && !e->plain && c->router_in == NULL && k->moe.experts != NULL;
     if (takes_few && k->moe.experts(x, &few)) return along;
     if (along) shared->begin(shared->ctx);
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }
-    k->gemm.grouped(x, &up);
-    msgl__arena_reset(x->scratch);
-    // Rows of other ranks' experts come to nothing in the end.
-    if (e->plain) k->act.apply(x, e->pointwise, NULL, b.act, (size_t)up.rows * inter);
-    k->gemm.grouped(x, &down);
-    msgl__arena_reset(x->scratch);
+    if (adapts) {
+        multiply_adapted(x, k, arena, c, &b, up, &down);
+    } else {
+        multiply(x, k, e, &up, &down);
+    }
     k->moe.combine(x, b.result, indexed ? NULL : b.source, b.weights, c->rows, e->router.top_k,
                    (int)hidden, c->accumulate, c->out);
     msgl__arena_reset(x->scratch);

@@ -39,6 +39,16 @@ typedef struct msgl_moe_watch {
     void *ctx;
 } msgl_moe_watch;
 
+// What adapters add to the products of some rows, where routing is known to the host.
+typedef struct msgl_moe_adapters {
+    // Between a product and what follows it. source, and offsets [own + 1] of the experts that are
+    // computed here: as msgl_moe_kernels.sort leaves them. To out [assignments, n of the experts'
+    // weights], sorted, which `in` [assignments, k] was multiplied to; second: by `down`.
+    void (*add)(void *ctx, bool second, const int32_t *offsets, const int32_t *source,
+                const void *in, void *out);
+    void *ctx;
+} msgl_moe_adapters;
+
 typedef struct msgl_moe_call {
     const msgl_moe_experts *experts;
     // [hidden] weight of the norm before the block; NULL: `in` is normed, and may be overwritten.
@@ -55,6 +65,9 @@ typedef struct msgl_moe_call {
     int32_t *ids;                  // NULL, or [rows, top_k] becomes the experts; device memory
     const msgl_moe_shared *shared; // NULL: none, or not the backend's matter
     const msgl_moe_watch *watch;   // of the choice, when it is queued; NULL: nobody
+    // NULL: no row has one. Else, with a gate, the arena has room for [rows * top_k, n of gate_up]
+    // more than workspace says.
+    const msgl_moe_adapters *adapters;
 } msgl_moe_call;
 
 typedef struct msgl_moe_desc {
