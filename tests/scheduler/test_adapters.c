@@ -103,21 +103,24 @@ static void test_no_room(void **state)
 }
 
 // Of a stream of requests with one adapter, which would never leave the only slot, ROWS pass one
-// that has another; then it is its turn, also where they are another client's, who is always next.
+// that has another; then it is its turn, also where each of them is another client's, who has no
+// row yet and so is before its own, who has one.
 static void test_nobody_starves(void **state)
 {
     (void)state;
-    for (uint64_t client = 0; client < 2; client++) {
+    for (int clients = 0; clients < 2; clients++) {
         harness h;
         open_scheduler(&h, 2, 1, true);
+        if (clients) add(&h, 0, 0, 200);
+        h.client = clients ? 1000 : 0;
         add(&h, 1, 1, 12);
         steps(&h, 3);
-        h.client = client;
-        add(&h, 2, 2, 3);
         h.client = 0;
+        add(&h, 2, 2, 3);
         uint64_t uid = 3;
         for (int i = 0; h.records[2].ends == 0; i++) {
             assert_true(i < 100 && uid < 60);
+            h.client = clients ? uid : 0;
             if (i % 3 == 0) add(&h, 1, uid++, 12); // before the last one has ended
             harness_step(&h);
         }
