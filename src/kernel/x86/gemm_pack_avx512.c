@@ -83,6 +83,18 @@ static void transpose_rows(char *dst, msgl_dtype dtype, const char *src, size_t 
     }
 }
 
+// msgl__f32_to_bf16 of 16 values.
+MSGL_INLINE __m256i to_bf16(__m512 v)
+{
+    const __m512i u = _mm512_castps_si512(v), high = _mm512_srli_epi32(u, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, half), 16);
+    const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet));
+}
+
 // n elements of one row, zeros up to the next multiple of 64 bytes.
 static void convert(char *dst, msgl_dtype dtype, const char *src, msgl_dtype src_dtype, int n)
 {
@@ -111,11 +123,7 @@ static void convert(char *dst, msgl_dtype dtype, const char *src, msgl_dtype src
             _mm256_mask_storeu_epi16((uint16_t *)dst + i, m,
                                      _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
         } else {
-            float f[16];
-            _mm512_storeu_ps(f, v);
-            for (int j = 0; j < 16 && i + j < n; j++) {
-                ((uint16_t *)dst)[i + j] = msgl__f32_to_bf16(f[j]);
-            }
+            _mm256_mask_storeu_epi16((uint16_t *)dst + i, m, to_bf16(v));
         }
     }
 }
