@@ -265,11 +265,17 @@ typedef struct reading {
     msgl_err *err;
 } reading;
 
-static int fail(const reading *r, const msgl_tensor *t, int code, const char *what)
+int msgl__lora_fail(const msgl_checkpoint *c, const msgl_tensor *t, int code, const char *what,
+                    msgl_err *err)
 {
     char name[96];
-    return msgl__err_set(r->err, code, "%s: tensor %s: %s", msgl__checkpoint_file(r->c, t),
+    return msgl__err_set(err, code, "%s: tensor %s: %s", msgl__checkpoint_file(c, t),
                          msgl__printable(t->name, name, sizeof name), what);
+}
+
+static int fail(const reading *r, const msgl_tensor *t, int code, const char *what)
+{
+    return msgl__lora_fail(r->c, t, code, what, r->err);
 }
 
 const site *msgl__lora_find_sites(const msgl_lora_sites *s, const char *name, size_t *num)

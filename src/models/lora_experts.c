@@ -8,6 +8,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "models/decoder.h"
+#include "models/lora_sites.h"
 
 // Rows of a block's first product that a module is of, or its second.
 typedef enum part { GATE, UP, DOWN, NUM_PARTS } part;
@@ -30,9 +31,7 @@ static const struct {
 
 static int fail(const msgl_lora_expert_reader *r, const msgl_tensor *t, int code, const char *what)
 {
-    char name[96];
-    return msgl__err_set(r->err, code, "%s: tensor %s: %s", msgl__checkpoint_file(r->c, t),
-                         msgl__printable(t->name, name, sizeof name), what);
+    return msgl__lora_fail(r->c, t, code, what, r->err);
 }
 
 // The number at *s, behind which *s goes on; -1: there is none.
@@ -373,14 +372,6 @@ int msgl__lora_experts_plan(msgl_lora_expert_reader *r, msgl_weight_plan *p,
     return 0;
 }
 
-static float element(const msgl_tensor *t, size_t i)
-{
-    uint32_t aligned = 0;
-    const size_t size = msgl__dtype_size(t->dtype);
-    memcpy(&aligned, t->data + i * size, size);
-    return msgl__load_f32(&aligned, t->dtype, 0);
-}
-
 // Row of the module's B that becomes row i of the part that this rank has.
 static size_t row_of(const msgl_lora_block *b, const module *m, size_t i)
 {
@@ -401,7 +392,7 @@ static void load_module(const msgl_lora_block *b, const module *m, int32_t exper
     const size_t first = stacked ? (size_t)expert * rank : 0;
     for (size_t i = 0; i < rank; i++) {
         for (size_t c = 0; c < k; c++) {
-            stage[i * k + c] = element(m->a, (first + i) * cols + from + c);
+            stage[i * k + c] = msgl__lora_element(m->a, (first + i) * cols + from + c);
         }
     }
     e->a.format->pack(x, &e->a, e->parts[j].at, m->rank, stage, MSGL_F32, k);
@@ -411,7 +402,7 @@ static void load_module(const msgl_lora_block *b, const module *m, int32_t exper
     for (size_t i = 0; i < rows; i++) {
         const size_t row = row_of(b, m, i) * all;
         for (size_t c = 0; c < rank; c++) {
-            stage[i * rank + c] = m->scale * element(m->b, row + c * step + own);
+            stage[i * rank + c] = m->scale * msgl__lora_element(m->b, row + c * step + own);
         }
     }
     e->b[j].format->pack(x, &e->b[j], 0, e->b[j].n, stage, MSGL_F32, rank);

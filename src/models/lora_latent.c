@@ -7,6 +7,7 @@
 
 #include "core/mem.h"
 #include "models/decoder.h"
+#include "models/lora_sites.h"
 
 typedef struct msgl_lora_latent_module {
     char name[2 * MSGL_TENSOR_NAME]; // as PEFT matches it
@@ -60,9 +61,7 @@ void msgl__lora_latent_size(const msgl_model *m, msgl_lora_size *size)
 
 static int fail(const msgl_lora_latent_reader *r, const msgl_tensor *t, int code, const char *what)
 {
-    char name[96];
-    return msgl__err_set(r->err, code, "%s: tensor %s: %s", msgl__checkpoint_file(r->c, t),
-                         msgl__printable(t->name, name, sizeof name), what);
+    return msgl__lora_fail(r->c, t, code, what, r->err);
 }
 
 int msgl__lora_latent_take(msgl_lora_latent_reader *r, const msgl_tensor *t, const char *name,
@@ -156,14 +155,6 @@ int msgl__lora_latent_plan(msgl_lora_latent_reader *r, msgl_weight_plan *p, msgl
     return code;
 }
 
-static float element(const msgl_tensor *t, size_t i)
-{
-    uint32_t aligned = 0;
-    const size_t size = msgl__dtype_size(t->dtype);
-    memcpy(&aligned, t->data + i * size, size);
-    return msgl__load_f32(&aligned, t->dtype, 0);
-}
-
 static void pack(const msgl_weight *w, const float *rows, msgl_exec *x)
 {
     w->format->pack(x, (msgl_weight *)w, 0, w->n, rows, MSGL_F32, (size_t)w->k);
@@ -177,14 +168,15 @@ static void load_module(const msgl_lora_latent_reader *r, const module *m, msgl_
     const size_t rank = (size_t)m->rank, latent = (size_t)a->rank, nope = (size_t)a->nope;
     const size_t v_dim = (size_t)a->v_dim, head = nope + v_dim, heads = (size_t)a->num_heads;
     const size_t row0 = head * (size_t)msgl__shard(&r->m->target, r->m->cfg.num_heads).from;
-    for (size_t i = 0; i < rank * latent; i++) stage[i] = element(m->a, i);
+    for (size_t i = 0; i < rank * latent; i++) stage[i] = msgl__lora_element(m->a, i);
     pack(&l->v_down, stage, x);
     for (size_t i = 0; i < rank; i++) {
-        for (size_t c = 0; c < latent; c++) stage[c * rank + i] = element(m->a, i * latent + c);
+        for (size_t c = 0; c < latent; c++)
+            stage[c * rank + i] = msgl__lora_element(m->a, i * latent + c);
     }
     pack(&l->k_up, stage, x);
     for (size_t i = 0; i < heads * head * rank; i++) {
-        stage[i] = m->scale * element(m->b, row0 * rank + i);
+        stage[i] = m->scale * msgl__lora_element(m->b, row0 * rank + i);
     }
     pack(&l->kv_up, stage, x);
     float *turned = stage + heads * head * rank;

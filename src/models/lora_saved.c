@@ -29,9 +29,7 @@ static const char TOKENS[] = ".token_adapter.trainable_tokens_delta";
 
 static int fail(const msgl_lora_saved_reader *r, const msgl_tensor *t, int code, const char *what)
 {
-    char name[96];
-    return msgl__err_set(r->err, code, "%s: tensor %s: %s", msgl__checkpoint_file(r->c, t),
-                         msgl__printable(t->name, name, sizeof name), what);
+    return msgl__lora_fail(r->c, t, code, what, r->err);
 }
 
 static int add_module(msgl_lora_saved_reader *r, const msgl_tensor *t, const msgl_lora_site *sites,

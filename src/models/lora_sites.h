@@ -4,6 +4,8 @@
 #ifndef MSGL_MODELS_LORA_SITES_H
 #define MSGL_MODELS_LORA_SITES_H
 
+#include <string.h>
+
 #include "models/lora.h"
 #include "models/lora_experts.h"
 
@@ -41,5 +43,18 @@ struct msgl_lora_sites {
 // The sites of a module by its dotted name, *num of them, 0: there are none.
 const msgl_lora_site *msgl__lora_find_sites(const msgl_lora_sites *s, const char *name,
                                             size_t *num);
+
+// One line of an adapter's file c and its tensor; returns the code.
+int msgl__lora_fail(const msgl_checkpoint *c, const msgl_tensor *t, int code, const char *what,
+                    msgl_err *err);
+
+// Element i of a tensor whose elements stand one by one.
+static inline float msgl__lora_element(const msgl_tensor *t, size_t i)
+{
+    uint32_t aligned = 0;
+    const size_t size = msgl__dtype_size(t->dtype);
+    memcpy(&aligned, t->data + i * size, size);
+    return msgl__load_f32(&aligned, t->dtype, 0);
+}
 
 #endif

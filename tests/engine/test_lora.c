@@ -340,12 +340,14 @@ typedef struct mix {
     const char *model, *names[MIXED];
     // Experts are chosen: with rounded weights another one may be the best, and all is different.
     bool chooses;
+    bool apart; // answers are computed in another way than prompts, with other bits
 } mix;
 
-static const mix DENSE = {"qwen3_f32", {NULL, "attention", "all", "ends"}, false};
-static const mix REPLACED = {"qwen3_f32", {NULL, "tokens_tied", "saved_tied", "all"}, false};
-static const mix LATENT = {"deepseek_v2", {NULL, "latent_kv", "latent", "latent_kv"}, true};
-static const mix SPARSE = {"qwen3_moe", {NULL, "experts", "beside_experts", "experts_apart"}, true};
+static const mix DENSE = {"qwen3_f32", {NULL, "attention", "all", "ends"}, false, false};
+static const mix REPLACED = {"qwen3_f32", {NULL, "tokens_tied", "saved_tied", "all"}, false, false};
+static const mix LATENT = {"deepseek_v2", {NULL, "latent_kv", "latent", "latent_kv"}, true, false};
+static const mix SPARSE = {
+    "qwen3_moe", {NULL, "experts", "beside_experts", "experts_apart"}, true, false};
 
 // Rows of four requests, three of which have adapters: the prompts in one step, in which the one
 // that has none stands between two that have one, then answers. Puts them to rows[i], [POSITIONS,
@@ -394,7 +396,7 @@ static void check_mix(const mix *m, const char *dtype, const char *weights)
         assert_non_null(rows[i]);
     }
     run_mixed(&h, rows);
-    assert_memory_equal(rows[0], plain, n * sizeof(float));
+    assert_memory_equal(rows[0], plain, (m->apart ? FIRST * vocab : n) * sizeof(float));
     float *expected = load_floats(base, PROMPT * vocab);
     const double own = mean_difference(plain, expected, n);
     print_message("mixed, %s, %s, weights %s: base %.2g", m->model, dtype, weights, own);
@@ -527,6 +529,22 @@ static void test_captured(void **state)
 #ifndef BY_TILES
     check_captured("bfloat16");
 #endif
+}
+
+// Of kv_b_proj, whose parts are absorbed, or multiplied with each request's own keys where chunks
+// of prompts are expanded.
+static void test_latent_prompts(void **state)
+{
+    (void)state;
+    static const char *const WAYS[] = {"absorbed", "expanded"};
+    for (size_t i = 0; i < sizeof WAYS / sizeof WAYS[0]; i++) {
+        assert_int_equal(setenv("MINISGL_LATENT_PROMPTS", WAYS[i], 1), 0);
+        check_alone("latent_kv", "deepseek_v2", NULL, 1);
+        mix m = LATENT;
+        m.apart = i == 1;
+        check_mix(&m, "float32", "auto");
+    }
+    assert_int_equal(unsetenv("MINISGL_LATENT_PROMPTS"), 0);
 }
 
 // A row's bits do not depend on who else is in the step, or on how it came to be there.
@@ -766,11 +784,17 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_peft), cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_ranks),        cmocka_unit_test(test_other_rank),
-        cmocka_unit_test(test_gguf),         cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_mixed),        cmocka_unit_test(test_same_bits_in_any_company),
-        cmocka_unit_test(test_encoder),      cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_against_peft),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_other_rank),
+        cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_latent_prompts),
+        cmocka_unit_test(test_same_bits_in_any_company),
+        cmocka_unit_test(test_encoder),
+        cmocka_unit_test(test_slots),
         cmocka_unit_test(test_refused),
     };
     const struct CMUnitTest by_tiles[] = {
