@@ -647,6 +647,40 @@ static void test_encoder(void **state)
     folder_remove(&f);
 }
 
+// A classifier's own head, saved whole with its bias: of weights 0 the labels' logits are the bias.
+static void test_saved_classifier(void **state)
+{
+    (void)state;
+    enum { TOKENS = 20, LABELS = 3, WIDTH = 32 };
+    static const char HEADER[] =
+        "{\"base_model.model.classifier.bias\":{\"dtype\":\"F32\",\"shape\":[3],"
+        "\"data_offsets\":[0,12]},\"base_model.model.classifier.weight\":{\"dtype\":\"F32\","
+        "\"shape\":[3,32],\"data_offsets\":[12,396]}}";
+    static const char CONFIG[] = "{\"peft_type\": \"LORA\", \"modules_to_save\": [\"classifier\"]}";
+    static const float BIAS[LABELS + LABELS * WIDTH] = {1, -2, 3};
+    const msgl_options o =
+        config(MSGL_SOURCE_DIR "/tests/vectors/encoders/bert_classifier", "float32", true);
+    int32_t ids[TOKENS];
+    msgl_err err = {0};
+    folder f;
+    harness h;
+    folder_make(&f);
+    write_safetensors(&f, "adapter_model.safetensors", HEADER, BIAS, sizeof BIAS);
+    folder_write(&f, "adapter_config.json", CONFIG, sizeof CONFIG - 1);
+    harness_open(&h, &o);
+    if (msgl__runner_load_adapter(h.r, 0, f.dir, &err) != 0) fail_msg("%s", err.text);
+    for (int32_t t = 0; t < TOKENS; t++) ids[t] = 5 + 31 * t;
+    harness_pages(&h, 0, TOKENS);
+    harness_tokens(&h, 0, ids, TOKENS);
+    msgl_batch_req req = harness_req(0, 0, TOKENS);
+    req.logits_from = TOKENS - 1;
+    req.adapter = 1;
+    harness_step(&h, MSGL_PREFILL, &req, 1);
+    assert_memory_equal(h.result.pooled, BIAS, LABELS * sizeof(float));
+    harness_close(&h);
+    folder_remove(&f);
+}
+
 // Of an emptied slot nothing is left, and another adapter may come into it.
 static void test_slots(void **state)
 {
@@ -794,6 +828,7 @@ int main(void)
         cmocka_unit_test(test_latent_prompts),
         cmocka_unit_test(test_same_bits_in_any_company),
         cmocka_unit_test(test_encoder),
+        cmocka_unit_test(test_saved_classifier),
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_refused),
     };
