@@ -174,6 +174,7 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
     s->head_dim = m->cfg.head_dim;
     s->block_rows = k->gemm.block_rows;
     s->act = m->target.act;
+    s->on_host = k->moe.ids_on_host;
     s->tied = m->cfg.tie_embeddings;
     const char *own = m->cfg.decoder.names.head;
     char head[MSGL_TENSOR_NAME];
@@ -369,14 +370,23 @@ static bool is_frozen(const msgl_lora_sites *s, const char *name)
     return num > 0 && (at->embeds || at->linear == s->head);
 }
 
+static int refuse_device(const reading *r, const msgl_tensor *t)
+{
+    return fail(r, t, MSGL_EUNSUPPORTED,
+                "adapters of this kind are not computed on this device; allowed: --device cpu");
+}
+
 // Of this kind, of the module that the name's first `len` bytes are.
 static int take_part(reading *r, const msgl_tensor *t, const char *name, size_t len, const kind *k)
 {
     module *m = NULL;
-    if (!k->embeds && msgl__lora_of_experts(name)) {
+    const bool of_experts = !k->embeds && msgl__lora_of_experts(name);
+    const bool of_latent = !k->embeds && msgl__lora_of_latent(r->s->model, name);
+    if ((of_experts || of_latent) && !r->s->on_host) return refuse_device(r, t);
+    if (of_experts) {
         return msgl__lora_experts_take(&r->experts, t, name, len, k->is_a);
     }
-    if (!k->embeds && msgl__lora_of_latent(r->s->model, name)) {
+    if (of_latent) {
         return msgl__lora_latent_take(&r->latents, t, name, len, k->is_a);
     }
     const int code = module_of(r, t, name, len, &m);
@@ -409,6 +419,7 @@ static int take_tensor(reading *r, const msgl_tensor *t)
         return take_part(r, t, name, strlen(name) - strlen(k->suffix), k);
     }
     if (r->gguf) return fail(r, t, MSGL_EUNSUPPORTED, "allowed: .lora_a and .lora_b of weights");
+    if (!r->s->on_host) return refuse_device(r, t);
     if (msgl__lora_saved_take(&r->saved, t, name)) return r->saved.status;
     return fail(r, t, MSGL_EUNSUPPORTED,
                 "allowed: lora_A.weight, lora_B.weight, lora_embedding_A and lora_embedding_B, "

@@ -36,8 +36,9 @@ struct msgl_lora_sites {
     const msgl_linear **linears;
     int32_t *parts, num_linears;
     msgl_dtype act;
-    bool tied; // the head's weight is the embedding's
-    bool gguf; // the model's file may have rows and columns in an order of its own
+    bool on_host; // experts, heads and rows of tokens are looked at by the host
+    bool tied;    // the head's weight is the embedding's
+    bool gguf;    // the model's file may have rows and columns in an order of its own
 };
 
 // The sites of a module by its dotted name, *num of them, 0: there are none.
