@@ -174,7 +174,7 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
     s->head_dim = m->cfg.head_dim;
     s->block_rows = k->gemm.block_rows;
     s->act = m->target.act;
-    s->on_host = k->moe.ids_on_host;
+    s->on_host = k->moe.ids_on_host && !s->by_tiles;
     s->tied = m->cfg.tie_embeddings;
     const char *own = m->cfg.decoder.names.head;
     char head[MSGL_TENSOR_NAME];
@@ -224,6 +224,7 @@ size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
     msgl_lora_size size = s->size;
     size.rows = tokens;
     const size_t lora = s->kernels->lora_scratch(&size, s->act);
+    if (!s->on_host) return lora;
     // What an adapter has in the place of a weight is in a form of its own.
     const msgl_weight w = {.format = s->formats.converted, .n = size.n, .k = size.k};
     const float norm = 1;

@@ -27,6 +27,11 @@
 #define TEST_DEVICE "cpu"
 #endif
 #define ON_CPU (strcmp(TEST_DEVICE, "cpu") == 0)
+#ifdef BY_TILES
+#define ON_HOST false
+#else
+#define ON_HOST ON_CPU
+#endif
 
 enum { PROMPT = 64, POSITIONS = 32, PATH = 512, PLACES = 4 };
 
@@ -96,39 +101,40 @@ static float *expected_of(const harness *h, const char *name)
 
 static const struct {
     const char *name, *model;
+    bool on_host; // a device that computes by tiles refuses it
 } ADAPTERS[] = {
-    {"attention", "qwen3_f32"},
-    {"all", "qwen3_f32"},
-    {"few", "qwen3_f32"},
-    {"patterns", "qwen3_f32"},
-    {"ends", "qwen3_f32"},
-    {"head", "llama"},
-    {"biased", "qwen2_gqa7"},
-    {"fused", "phi3_swa"},
-    {"pairs", "glm4"},
-    {"norms", "gemma3"},
-    {"gated", "qwen3_next"},
-    {"latent", "deepseek_v2"},
-    {"beside_experts", "qwen3_moe"},
-    {"shared_expert", "qwen2_moe"},
-    {"channels", "kimi_linear"},
-    {"convolved", "lfm2"},
-    {"recurrent", "falcon_h1"},
-    {"side_by_side", "cohere2"},
-    {"no_gate", "starcoder2"},
-    {"per_layer", "gemma4_ple"},
-    {"gate_names", "kimi_linear"},
-    {"latent_kv", "deepseek_v2"},
-    {"experts", "qwen3_moe"},
-    {"experts_apart", "qwen3_moe"},
-    {"experts_alternate", "gpt_oss"},
-    {"experts_down", "gpt_oss"},
-    {"experts_plain", "nemotron_h_moe"},
-    {"saved", "llama"},
-    {"saved_tied", "qwen3_f32"},
-    {"saved_biased", "qwen2_gqa7"},
-    {"tokens", "llama"},
-    {"tokens_tied", "qwen3_f32"},
+    {"attention", "qwen3_f32", false},
+    {"all", "qwen3_f32", false},
+    {"few", "qwen3_f32", false},
+    {"patterns", "qwen3_f32", false},
+    {"ends", "qwen3_f32", false},
+    {"head", "llama", false},
+    {"biased", "qwen2_gqa7", false},
+    {"fused", "phi3_swa", false},
+    {"pairs", "glm4", false},
+    {"norms", "gemma3", false},
+    {"gated", "qwen3_next", false},
+    {"latent", "deepseek_v2", false},
+    {"beside_experts", "qwen3_moe", false},
+    {"shared_expert", "qwen2_moe", false},
+    {"channels", "kimi_linear", false},
+    {"convolved", "lfm2", false},
+    {"recurrent", "falcon_h1", false},
+    {"side_by_side", "cohere2", false},
+    {"no_gate", "starcoder2", false},
+    {"per_layer", "gemma4_ple", false},
+    {"gate_names", "kimi_linear", false},
+    {"latent_kv", "deepseek_v2", true},
+    {"experts", "qwen3_moe", true},
+    {"experts_apart", "qwen3_moe", true},
+    {"experts_alternate", "gpt_oss", true},
+    {"experts_down", "gpt_oss", true},
+    {"experts_plain", "nemotron_h_moe", true},
+    {"saved", "llama", true},
+    {"saved_tied", "qwen3_f32", true},
+    {"saved_biased", "qwen2_gqa7", true},
+    {"tokens", "llama", true},
+    {"tokens_tied", "qwen3_f32", true},
 };
 
 // The whole prompt at once, then in a chunk and answers. level NULL: the CPU's best.
@@ -182,15 +188,33 @@ static bool check_alone(const char *name, const char *model, const char *level, 
     return true;
 }
 
+static void refuse_adapter(const char *name, const char *model)
+{
+    char dir[PATH];
+    harness h;
+    msgl_err err = {0};
+    parity_path(dir, model, "");
+    const msgl_options o = config(dir, "float32", true);
+    if (harness_try_open(&h, &o, &err) != 0) return; // the device has no kernels for the model
+    lora_path(dir, name, "");
+    assert_int_equal(msgl__runner_load_adapter(h.r, 0, dir, &err), MSGL_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "not computed on this device"));
+    harness_close(&h);
+}
+
 static void test_against_peft(void **state)
 {
     (void)state;
     const size_t num = sizeof ADAPTERS / sizeof ADAPTERS[0];
     size_t ran = 0;
     for (size_t i = 0; i < num; i++) {
-        ran += check_alone(ADAPTERS[i].name, ADAPTERS[i].model, NULL, 1);
+        if (ADAPTERS[i].on_host && !ON_HOST) {
+            refuse_adapter(ADAPTERS[i].name, ADAPTERS[i].model);
+        } else {
+            ran += check_alone(ADAPTERS[i].name, ADAPTERS[i].model, NULL, 1);
+        }
     }
-    assert_true(ON_CPU ? ran == num : ran >= num / 2);
+    assert_true(ON_HOST ? ran == num : ran >= num / 3);
 }
 
 static void test_levels(void **state)
@@ -223,6 +247,7 @@ static void test_ranks(void **state)
     check_alone("pairs", "glm4", NULL, 2);
     check_alone("gated", "qwen3_next", NULL, 2);
     check_alone("shared_expert", "qwen2_moe", NULL, 2);
+    if (!ON_HOST) return;
     check_alone("experts", "qwen3_moe", NULL, 2);
     check_alone("experts_apart", "qwen3_moe", NULL, 2);
     check_alone("experts_alternate", "gpt_oss", NULL, 2);
