@@ -207,7 +207,8 @@ bool msgl__lora_embeds(const msgl_forward *f)
 {
     const msgl_lora_step *s = f->lora;
     for (int32_t i = 0; s != NULL && i < s->num_tokens; i++) {
-        if (s->tokens[i].adapter->embed.a.n > 0) return true;
+        const msgl_lora *a = s->tokens[i].adapter;
+        if (a->embed.a.n > 0 || find_saved(a, NULL) != NULL) return true;
     }
     return false;
 }
