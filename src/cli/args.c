@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/options.h"
 #include "cli/spellings.h"
 #include "core/attributes.h"
 
@@ -13,12 +14,16 @@ static const struct {
     size_t values; // where in msgl_args its values are
 } TABLES[] = {
     {&msgl__engine_settings, offsetof(msgl_args, engine)},
-    {&msgl__cli_settings, 0},
+    {&msgl__model_options, 0},
+    {&msgl__server_options, 0},
+    {&msgl__request_options, 0},
+    {&msgl__bench_options, 0},
+    {&msgl__help_options, 0},
     {&msgl__sampling_settings, offsetof(msgl_args, sampling)},
 };
 
-// The table of option *i, which becomes the row in it: with 60 rows in the first table and 90 in
-// the second, option 70 is row 10 of the second. Past the last row the result is no table.
+// The table of option *i, which becomes the row in it: with 60 rows in the first table and 5 in
+// the second, option 70 is row 5 of the third. Past the last row the result is no table.
 static size_t table_of(int *i)
 {
     size_t t = 0;

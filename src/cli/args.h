@@ -78,8 +78,6 @@ typedef struct msgl_command {
     int (*run)(const msgl_args *a); // exit code
 } msgl_command;
 
-// Rows whose values are in msgl_args itself.
-extern const msgl_setting_table msgl__cli_settings;
 // The k-th other name, from 0, of an option: the first one of "format" is "-o". NULL: it has no
 // more.
 const char *msgl__option_alias(const msgl_setting *o, int k);
