@@ -93,7 +93,8 @@ typedef struct msgl_options {
     int graph_max_bs;  // GPU: largest decode batch captured as a graph; 0: none, -1: by its memory
     int deterministic; // GPU: 1: an answer does not depend on what else is in the batch, on chunks,
                        // pages, graphs or the prefix cache. The CPU always computes so
-    msgl_line_fn log;  // the memory plan and warnings; NULL: dropped
+    int return_hidden_states;  // 1: requests may ask for the hidden states of their tokens
+    msgl_line_fn log;          // the memory plan and warnings; NULL: dropped
     msgl_progress_fn progress; // loading; NULL: none
     void *ctx;                 // passed to both
     // Double sparsity: attention "double_sparsity", or double_sparsity 1 with "triton". The file

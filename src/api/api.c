@@ -121,8 +121,12 @@ int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out)
 
 void msgl__gen_request_free(msgl_gen_request *r)
 {
-    for (int i = 0; i < r->num_prompts && r->prompts != NULL; i++) msgl__free(r->prompts[i].ids);
+    for (int i = 0; i < r->num_prompts; i++) {
+        if (r->prompts != NULL) msgl__free(r->prompts[i].ids);
+        if (r->extras != NULL) msgl__req_extra_unref(r->extras[i]);
+    }
     msgl__free(r->prompts);
+    msgl__free(r->extras);
     json_decref(r->chat.vars);
     json_decref(r->root);
     msgl__req_extra_unref(r->extra);
@@ -179,7 +183,7 @@ int msgl__gen_request_detach(msgl_gen_request *r)
     json_decref(r->chat.vars);
     json_decref(r->root);
     r->chat.vars = r->root = NULL;
-    r->bad_words = r->dry_breakers = NULL;
+    r->bad_words = r->dry_breakers = r->listed = r->embeds = NULL;
     r->chat.template = NULL;
     r->chat.force_name = NULL;
     r->pairs.instruct = NULL;

@@ -97,6 +97,8 @@ typedef struct msgl_api_config {
     msgl_sampling_params defaults;   // of what a request leaves out: the model's own
     int32_t vocab_size;              // ids of a prompt and stop ids are below it
     int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
+    int32_t hidden_size;             // of hidden states; 0: requests cannot have any
+    int32_t embed_size;              // of a row of input_embeds; 0: the model takes none
     bool reranks;                    // these are the logits of yes and no
     bool classifies;                 // these are the logits of labels, ...
     const char *const *labels;       // ... [pooled_size] of these names
@@ -185,7 +187,10 @@ typedef struct msgl_gen_request {
     uint64_t adapter;
     char *adapter_path, *adapter_name;
     msgl_sampling_params sampling;
-    msgl_req_extra *extra;      // a reference, or NULL
+    msgl_req_extra *extra;   // a reference, or NULL
+    msgl_req_extra **extras; // [num_prompts] of each prompt in its place; NULL: extra is all's
+    // token_ids_logprob and input_embeds, in root, which the worker adds to extra; or NULL.
+    const json_t *listed, *embeds;
     const json_t *bad_words;    // strings, in root, whose tokens the worker adds to extra; or NULL
     const json_t *dry_breakers; // the same of what DRY stops at; NULL: the default ones
     const char *stops[MSGL_MAX_STOPS];
@@ -199,6 +204,8 @@ typedef struct msgl_gen_request {
     bool with_prompt_logprobs; // the answer has the prompt's in a list of their own ...
     int32_t prompt_logprobs;   // ... so many tokens beside each of the prompt ...
     int32_t prompt_from;       // ... from this one on, which has no prediction itself
+    bool hidden;               // and hidden states of all tokens, ...
+    int32_t hidden_size;       // ... of so many values
     bool every_logprob; // log-probabilities are of all tokens, whether their text is shown or not
     // Forms of log-probabilities and of the prompt's; NULL: ep's, and vLLM's.
     const struct msgl_logprobs_form *form, *prompt_form;

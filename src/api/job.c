@@ -10,6 +10,7 @@
 #include "api/endpoint.h"
 #include "api/fill_prompt.h"
 #include "api/pair_prompt.h"
+#include "api/row_values.h"
 #include "text/bad_words.h"
 #include "text/dry_breakers.h"
 
@@ -286,6 +287,7 @@ static size_t detached_bytes(const msgl_job *j)
     if (own != NULL) n += own->size + (own->bytes == NULL ? 0 : own->bytes(r->own));
     for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
+        if (r->extras != NULL) n += sizeof r->extras[i] + msgl__req_extra_bytes(r->extras[i]);
     }
     return n;
 }
@@ -404,6 +406,7 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
     if (rc == 0 && j->req.bad_words != NULL) rc = ban_words(j, tokenizer);
     if (rc == 0 && j->req.sampling.dry_multiplier > 0) rc = break_repeats(j, tokenizer);
+    if (rc == 0) rc = msgl__row_values_extras(j);
     if (rc == 0 && msgl__endpoint_ends_here(ep, &j->req)) rc = end_here(j, ep, tokenizer);
     if (rc == 0 && msgl__gen_request_detach(&j->req) != 0) {
         rc = msgl__api_oom(&j->error);

@@ -32,5 +32,8 @@ json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *ro
 
 // Appends a number; NaN becomes null, minus infinity -9999 (as OpenAI writes such logprobs).
 int msgl__json_put_logprob(msgl_strbuf *out, double v);
+// Appends an array of numbers, each with the digits that tell it from every other float; what is
+// not finite becomes null.
+int msgl__json_put_floats(msgl_strbuf *out, const float *values, int32_t n);
 
 #endif

@@ -209,18 +209,25 @@ static int put_triple(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id, con
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
 
+int msgl__logprobs_put_listed(msgl_strbuf *out, const msgl_tokenizer *t, const int32_t *ids,
+                              int32_t n, const float *values, bool text)
+{
+    int rc = msgl__strbuf_addc(out, '[');
+    for (int32_t i = 0; i < n && rc == 0; i++) {
+        if (i > 0) rc = msgl__strbuf_addc(out, ',');
+        if (rc == 0) rc = put_triple(out, t, ids[i], &values[i], text);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
 static int put_sglang(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,
                       int32_t token, bool text)
 {
-    msgl_strbuf *top = &parts[1];
-    int rc = put_triple(&parts[0], t, token, row == NULL ? NULL : &row->logprob, text);
-    if (rc == 0 && row == NULL) return msgl__strbuf_adds(top, "null");
-    if (rc == 0) rc = msgl__strbuf_addc(top, '[');
-    for (int32_t i = 0; rc == 0 && i < row->num_top; i++) {
-        if (i > 0) rc = msgl__strbuf_addc(top, ',');
-        if (rc == 0) rc = put_triple(top, t, row->top_ids[i], &row->top_logprobs[i], text);
-    }
-    return rc == 0 ? msgl__strbuf_addc(top, ']') : rc;
+    const int rc = put_triple(&parts[0], t, token, row == NULL ? NULL : &row->logprob, text);
+    if (rc != 0) return rc;
+    if (row == NULL) return msgl__strbuf_adds(&parts[1], "null");
+    return msgl__logprobs_put_listed(&parts[1], t, row->top_ids, row->num_top, row->top_logprobs,
+                                     text);
 }
 
 static int add_sglang(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,

@@ -36,6 +36,10 @@ void msgl__logprobs_free(msgl_logprobs *l);
 // echoed prompt, `token`, which nothing predicts.
 int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
                        int32_t token, size_t offset);
+// Appends SGLang's list of one row's tokens, values[i] being ids[i]'s: [[logprob,ID,null],...],
+// with `text` their texts in place of null.
+int msgl__logprobs_put_listed(msgl_strbuf *out, const msgl_tokenizer *t, const int32_t *ids,
+                              int32_t n, const float *values, bool text);
 // Appends a copy of other's entries.
 int msgl__logprobs_append(msgl_logprobs *l, const msgl_logprobs *other);
 size_t msgl__logprobs_bytes(const msgl_logprobs *l); // of heap

@@ -60,6 +60,8 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     msgl__logprobs_init(&s->logprobs, form);
     msgl__logprobs_init(&s->prompt_entries, form);
     msgl__logprobs_init(&s->prompt_logprobs, of_prompt);
+    msgl__row_texts_init(&s->rows, req->extras != NULL ? req->extras[prompt_index] : req->extra,
+                         req->hidden_size, form == &msgl__logprobs_sglang_text);
     int rc = msgl__text_init(&s->answer, tokenizer, req->skip_special,
                              (const char *const *)req->stops, req->num_stops);
     msgl__text_stop_behind(&s->answer, req->sampling.min_tokens);
@@ -83,6 +85,7 @@ void msgl__sequence_free(msgl_sequence *s)
     msgl__logprobs_free(&s->logprobs);
     msgl__logprobs_free(&s->prompt_entries);
     msgl__logprobs_free(&s->prompt_logprobs);
+    msgl__row_texts_free(&s->rows);
     msgl__ids_free(&s->ids);
     msgl__free(s->pending);
     msgl__free(s->values);
@@ -127,12 +130,12 @@ static const msgl_token_logprobs *up_to(const msgl_token_logprobs *row, int32_t 
 
 static bool wants_prompt(const msgl_sequence *s)
 {
-    return s->echoed.detok != NULL || s->req->with_prompt_logprobs;
+    return s->echoed.detok != NULL || s->req->with_prompt_logprobs || s->req->hidden;
 }
 
 // Entries of the prompt: the first token has no prediction, the others come as rows in the order of
 // positions.
-static int prompt_row(msgl_sequence *s, const msgl_token_logprobs *row)
+static int prompt_row(msgl_sequence *s, const msgl_token_logprobs *row, const float *values)
 {
     const int32_t position = row == NULL ? 0 : row->position;
     if (!wants_prompt(s) || position != s->prompt_rows || (size_t)position >= s->prompt->len) {
@@ -146,8 +149,12 @@ static int prompt_row(msgl_sequence *s, const msgl_token_logprobs *row)
     }
     if (rc == 0 && s->req->with_prompt_logprobs && position >= s->req->prompt_from) {
         if (position == s->req->prompt_from) row = NULL;
+        rc = msgl__row_texts_listed(&s->rows, s->tokenizer, row == NULL ? NULL : values, true);
         row = up_to(row, s->req->prompt_logprobs, &cut);
-        rc = msgl__logprobs_add(&s->prompt_logprobs, s->tokenizer, row, id, 0);
+        if (rc == 0) rc = msgl__logprobs_add(&s->prompt_logprobs, s->tokenizer, row, id, 0);
+    }
+    if (rc == 0 && position > 0) {
+        rc = msgl__row_texts_hidden(&s->rows, values, position, s->prompt->len);
     }
     if (rc == 0) s->prompt_rows++;
     return rc;
@@ -161,9 +168,11 @@ bool msgl__sequence_prompt_done(const msgl_sequence *s)
 int msgl__sequence_share_prompt(msgl_sequence *s, const msgl_sequence *first)
 {
     s->prompt_rows = first->prompt_rows;
-    const int rc = s->req->ep->prompt_logprobs_once
-                       ? 0
-                       : msgl__logprobs_append(&s->prompt_logprobs, &first->prompt_logprobs);
+    int rc = msgl__row_texts_share(&s->rows, &first->rows);
+    if (rc != 0) return rc;
+    rc = s->req->ep->prompt_logprobs_once
+             ? 0
+             : msgl__logprobs_append(&s->prompt_logprobs, &first->prompt_logprobs);
     return rc == 0 ? msgl__logprobs_append(&s->logprobs, &first->prompt_entries) : rc;
 }
 
@@ -174,8 +183,8 @@ size_t msgl__sequence_bytes(const msgl_sequence *s)
            s->block_text.cap + s->blocks_shown.cap + msgl__text_bytes(&s->answer) +
            msgl__text_bytes(&s->echoed) + msgl__logprobs_bytes(&s->logprobs) +
            msgl__logprobs_bytes(&s->prompt_entries) + msgl__logprobs_bytes(&s->prompt_logprobs) +
-           (size_t)s->cap_pending * sizeof *s->pending + s->ids.cap * sizeof *s->ids.data +
-           (size_t)s->num_values * sizeof *s->values;
+           msgl__row_texts_bytes(&s->rows) + (size_t)s->cap_pending * sizeof *s->pending +
+           s->ids.cap * sizeof *s->ids.data + (size_t)s->num_values * sizeof *s->values;
 }
 
 static int pending_add(msgl_sequence *s, const msgl_token_logprobs *row, size_t offset)
@@ -207,18 +216,23 @@ static int pending_release(msgl_sequence *s)
     return rc;
 }
 
-// Token t of an event, and the end if it comes with it. row: its log-probability, or NULL.
+// Token t of an event, and the end if it comes with it. row: its log-probability, or NULL; values:
+// what is beside it.
 static int token_in(msgl_sequence *s, const msgl_token_event *e, int32_t t,
-                    const msgl_token_logprobs *row)
+                    const msgl_token_logprobs *row, const float *values)
 {
     const size_t offset = s->answer.chars;
     int rc = msgl__text_event(&s->answer, e, t, &s->text);
     if (rc == 0 && s->want_logprobs && row != NULL) {
         if (s->req->every_logprob) {
             rc = msgl__logprobs_add(&s->logprobs, s->tokenizer, row, row->token, offset);
+            if (rc == 0) rc = msgl__row_texts_listed(&s->rows, s->tokenizer, values, false);
         } else if (msgl__text_has(e, t)) {
             rc = pending_add(s, row, offset);
         }
+    }
+    if (rc == 0 && row != NULL) {
+        rc = msgl__row_texts_hidden(&s->rows, values, row->position, s->prompt->len);
     }
     if (t < e->num_tokens) s->completion_tokens++; // also one that is not shown
     if (rc == 0 && t < e->num_tokens && s->req->return_ids) {
@@ -267,9 +281,10 @@ static int keep_values(msgl_sequence *s, const msgl_token_event *e)
 int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
 {
     if (s->finish != NULL) return 0;
-    int rc = e->num_values > 0 && s->values == NULL ? keep_values(s, e) : 0;
+    const int32_t own = e->num_logprobs > 0 ? e->num_values / e->num_logprobs : 0; // beside a row
+    int rc = e->num_values > 0 && own == 0 && s->values == NULL ? keep_values(s, e) : 0;
     if (rc != 0) return rc;
-    if (!s->started) rc = prompt_row(s, NULL);
+    if (!s->started) rc = prompt_row(s, NULL, NULL);
     s->started = true;
     s->cached_tokens = e->cached_tokens;
     s->drafted = e->drafted;
@@ -277,7 +292,7 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
     int32_t i = 0; // then the rows of e->tokens, if they have any
     for (; i < e->num_logprobs && (size_t)e->logprobs[i].position < s->prompt->len && rc == 0;
          i++) {
-        rc = prompt_row(s, &e->logprobs[i]);
+        rc = prompt_row(s, &e->logprobs[i], own == 0 ? NULL : e->values + (size_t)i * (size_t)own);
     }
     if (rc != 0) return rc;
     if (s->req->no_output) {
@@ -288,7 +303,9 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
     }
     for (int32_t t = 0; (t == 0 || t < e->num_tokens) && s->finish == NULL && rc == 0; t++) {
         const bool has_row = t < e->num_tokens && i < e->num_logprobs;
-        rc = token_in(s, e, t, has_row ? &e->logprobs[i++] : NULL);
+        rc = token_in(s, e, t, has_row ? &e->logprobs[i] : NULL,
+                      has_row && own > 0 ? e->values + (size_t)i * (size_t)own : NULL);
+        i += has_row;
         if (rc == 0 && s->parser != NULL) rc = split_token(s, t < e->num_tokens);
     }
     return rc == 0 ? pending_release(s) : rc;

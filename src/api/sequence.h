@@ -7,6 +7,7 @@
 
 #include "api/api.h"
 #include "api/logprobs.h"
+#include "api/row_values.h"
 #include "text/stream.h"
 
 typedef struct msgl_sequence {
@@ -49,6 +50,7 @@ typedef struct msgl_sequence {
     bool keep_prompt;    // the caller's: keep these entries for msgl__sequence_share_prompt
     msgl_logprobs prompt_entries;
     msgl_logprobs prompt_logprobs; // with_prompt_logprobs: of the whole prompt
+    msgl_row_texts rows;           // what is beside both
 } msgl_sequence;
 
 // All borrowed things must outlive *s. MSGL_ENOMEM, MSGL_EINVAL (an echoed id that has no text).

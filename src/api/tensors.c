@@ -6,6 +6,8 @@
 
 #include "api/fields.h"
 #include "api/json.h"
+#include "core/admin.h"
+#include "core/dtype.h"
 #include "core/mem.h"
 #include "utils/base64.h"
 
@@ -16,22 +18,40 @@ typedef struct tensor {
     const char *name, *dtype, *data;
     size_t len; // of data
     json_t *shape;
+    msgl_dtype type;
     size_t bytes; // that its shape and dtype need
 } tensor;
 
 // PyTorch's names and the format's own, which models/safetensors.c reads the second of.
 static const struct {
     const char *name, *type;
-    size_t bytes;
+    msgl_dtype dtype;
 } DTYPES[] = {
-    {"float32", "F32", 4}, {"float16", "F16", 2}, {"bfloat16", "BF16", 2},
-    {"F32", "F32", 4},     {"F16", "F16", 2},     {"BF16", "BF16", 2},
+    {"float32", "F32", MSGL_F32}, {"float16", "F16", MSGL_F16}, {"bfloat16", "BF16", MSGL_BF16},
+    {"F32", "F32", MSGL_F32},     {"F16", "F16", MSGL_F16},     {"BF16", "BF16", MSGL_BF16},
 };
+
+static int bad_of(const char *field, size_t index, const char *what, msgl_api_error *e)
+{
+    return msgl__api_fail(e, 400, field, "invalid_value", "'%s[%zu]' %s.", field, index, what);
+}
 
 static int bad(size_t index, const char *what, msgl_api_error *e)
 {
-    return msgl__api_fail(e, 400, "named_tensors", "invalid_value", "'named_tensors[%zu]' %s.",
-                          index, what);
+    return bad_of("named_tensors", index, what, e);
+}
+
+// Of PyTorch's name of a type, with or without "torch.", or the format's. False: it is no other.
+static bool read_dtype(const char *name, tensor *t)
+{
+    if (strncmp(name, "torch.", 6) == 0) name += 6;
+    for (size_t i = 0; i < sizeof DTYPES / sizeof DTYPES[0]; i++) {
+        if (strcmp(name, DTYPES[i].name) != 0) continue;
+        t->dtype = DTYPES[i].type;
+        t->type = DTYPES[i].dtype;
+        return true;
+    }
+    return false;
 }
 
 // The product of the shape's dimensions times `bytes`. False: it is none, or too large.
@@ -62,15 +82,10 @@ static int read_tensor(const json_t *o, size_t index, tensor *t, msgl_api_error 
     if (t->name == NULL || t->name[0] == '\0' || t->data == NULL || dtype == NULL) {
         return bad(index, "is not an object with 'name', 'dtype', 'shape' and 'data' (base64)", e);
     }
-    if (strncmp(dtype, "torch.", 6) == 0) dtype += 6;
-    size_t bytes = 0;
-    for (size_t i = 0; i < sizeof DTYPES / sizeof DTYPES[0]; i++) {
-        if (strcmp(dtype, DTYPES[i].name) != 0) continue;
-        t->dtype = DTYPES[i].type;
-        bytes = DTYPES[i].bytes;
+    if (!read_dtype(dtype, t)) {
+        return bad(index, "has a 'dtype' that is not float32, float16 or bfloat16", e);
     }
-    if (bytes == 0) return bad(index, "has a 'dtype' that is not float32, float16 or bfloat16", e);
-    if (!shape_bytes(t->shape, bytes, &t->bytes)) {
+    if (!shape_bytes(t->shape, msgl__dtype_size(t->type), &t->bytes)) {
         return bad(index, "has a 'shape' that is not an array of up to 8 integers of 0 or more", e);
     }
     return 0;
@@ -110,17 +125,23 @@ static int memory(int rc, msgl_api_error *e)
     return rc == 0 ? 0 : msgl__api_oom(e);
 }
 
-// The header: its length, and the entries of all tensors.
-static int put_header(const json_t *list, msgl_strbuf *out, msgl_api_error *e)
+typedef int (*read_fn)(const json_t *list, size_t i, tensor *t, msgl_api_error *e);
+
+static int read_named(const json_t *list, size_t i, tensor *t, msgl_api_error *e)
+{
+    return read_tensor(json_array_get(list, i), i, t, e);
+}
+
+// The header: its length, and the entries of all `num` tensors, which `read` finds in `list`.
+static int put_header(const json_t *list, size_t num, read_fn read, msgl_strbuf *out,
+                      msgl_api_error *e)
 {
     const size_t begin = out->len;
-    size_t i, at = 0;
-    const json_t *o;
+    size_t at = 0;
     int rc = memory(msgl__strbuf_add(out, "\0\0\0\0\0\0\0\0{", 9), e);
-    json_array_foreach(list, i, o)
-    {
+    for (size_t i = 0; i < num; i++) {
         tensor t;
-        if (rc == 0) rc = read_tensor(o, i, &t, e);
+        if (rc == 0) rc = read(list, i, &t, e);
         if (rc != 0) return rc;
         if (i > 0) rc = memory(msgl__strbuf_addc(out, ','), e);
         if (rc == 0) rc = memory(put_entry(&t, at, out), e);
@@ -138,7 +159,7 @@ static int put_list(const json_t *list, msgl_strbuf *out, msgl_api_error *e)
     if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > MAX_TENSORS) {
         return msgl__field_bad(e, "named_tensors", "must be an array of 1 to 65536 tensors");
     }
-    int rc = put_header(list, out, e);
+    int rc = put_header(list, json_array_size(list), read_named, out, e);
     size_t i;
     const json_t *o;
     json_array_foreach(list, i, o)
@@ -174,4 +195,41 @@ int msgl__tensors_file(const json_t *o, msgl_strbuf *out, msgl_api_error *e)
     const int rc = put_decoded(json_string_value(file), json_string_length(file), out);
     if (rc == MSGL_EINVAL) return msgl__field_bad(e, "safetensors", "must be a file in base64");
     return memory(rc, e);
+}
+
+// The i-th of the arrays `names`, `dtypes` and `shapes` of o.
+static int read_part(const json_t *o, size_t i, tensor *t, msgl_api_error *e)
+{
+    const json_t *dtype = json_array_get(json_object_get(o, "dtypes"), i);
+    *t = (tensor){.name = json_string_value(json_array_get(json_object_get(o, "names"), i)),
+                  .shape = json_array_get(json_object_get(o, "shapes"), i)};
+    if (t->name == NULL || t->name[0] == '\0') return bad_of("names", i, "is not a name", e);
+    if (!json_is_string(dtype) || !read_dtype(json_string_value(dtype), t)) {
+        return bad_of("dtypes", i, "is not float32, float16 or bfloat16", e);
+    }
+    if (shape_bytes(t->shape, msgl__dtype_size(t->type), &t->bytes)) return 0;
+    return bad_of("shapes", i, "is not an array of up to 8 integers of 0 or more", e);
+}
+
+int msgl__tensors_parts(const json_t *o, msgl_strbuf *out, msgl_api_error *e)
+{
+    static const char *const fields[] = {"names", "dtypes", "shapes"};
+    const uint64_t num = json_array_size(json_object_get(o, "names"));
+    for (int i = 0; i < 3; i++) {
+        const json_t *list = json_object_get(o, fields[i]);
+        if (!json_is_array(list) || num < 1 || num > MAX_TENSORS || json_array_size(list) != num) {
+            return msgl__field_bad(e, fields[i],
+                                   "must be an array of 1 to 65536, as long as the others");
+        }
+    }
+    int rc = memory(msgl__strbuf_add(out, &num, sizeof num), e);
+    for (size_t i = 0; i < num && rc == 0; i++) {
+        tensor t;
+        rc = read_part(o, i, &t, e);
+        if (rc != 0) break;
+        const msgl_weight_part part = {.dtype = (uint64_t)t.type,
+                                       .count = t.bytes / msgl__dtype_size(t.type)};
+        rc = memory(msgl__strbuf_add(out, &part, sizeof part), e);
+    }
+    return rc == 0 ? put_header(o, num, read_part, out, e) : rc;
 }

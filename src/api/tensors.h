@@ -14,5 +14,8 @@
 // MSGL_EINVAL with *e: neither, both, or what is wrong with an element. The file's bytes are not
 // looked at.
 int msgl__tensors_file(const json_t *o, msgl_strbuf *out, msgl_api_error *e);
+// The same of o's `names`, `dtypes` and `shapes`, whose data come another way: what
+// MSGL_ADMIN_RECEIVE has in its bytes (core/admin.h).
+int msgl__tensors_parts(const json_t *o, msgl_strbuf *out, msgl_api_error *e);
 
 #endif

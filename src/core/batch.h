@@ -176,6 +176,7 @@ typedef struct msgl_token_logprobs {
     int32_t num_top;
     int32_t top_ids[MSGL_MAX_LOGPROBS]; // most likely first
     float top_logprobs[MSGL_MAX_LOGPROBS];
+    double log_sum; // of the exponentials of the row's logits: logprob = logit - log_sum
 } msgl_token_logprobs;
 
 // Result of a step, in memory of the engine, valid until its step slot is used again.
@@ -193,6 +194,10 @@ typedef struct msgl_step_result {
     const float *pooled;
     int32_t num_logprobs;
     const msgl_token_logprobs *logprobs; // in request order, positions ascending
+    // NULL, or what is beside the rows of log-probabilities: of each row of request i, one behind
+    // the other from row_values[cu_row_values[i]] on, its msgl__req_extra_row_values.
+    const float *row_values;
+    const int32_t *cu_row_values; // [size]
     uint64_t compute_ns;
     // With a draft model: [size] how many drafts it has of request i, at proposals[i *
     // MSGL_MAX_DRAFTS], and how long it took to make them, beside compute_ns. NULL: nobody wanted
@@ -205,6 +210,9 @@ typedef struct msgl_step_result {
     const float *proposal_shares;
     uint64_t propose_ns;
 } msgl_step_result;
+
+// Rows of a step that enter the first layer as requests give them (msgl_req_extra.embeds).
+#define MSGL_EMBED_ROWS 256
 
 // How the scheduler drives an engine; tests put a model-free one behind it. All calls come from the
 // scheduler's thread. Work is done in the order submitted.
@@ -223,6 +231,11 @@ typedef struct msgl_runner {
     int32_t max_drafts;   // in a step, of all its requests; 0: it takes none
     int32_t max_propose;  // of a request in a step; 0: there is no draft model
     int32_t max_adapters; // slots
+    // Values beside rows of log-probabilities (msgl__req_extra_row_values) that a step brings at
+    // most: as many as max_running rows have, and some more for chunks.
+    int32_t max_row_values;
+    int32_t hidden_size; // of hidden states among them; 0: requests cannot have any
+    int32_t embed_size;  // of rows that requests give in place of the embedding's; 0: it takes none
     // Puts ids[0, n) at positions [pos, pos + n) of row table_idx in the token pool, after the
     // steps already submitted. ids may be reused when the call returns.
     int (*write_tokens)(void *ctx, int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);

@@ -524,6 +524,14 @@ static const msgl_setting ROWS[] = {
                 "graphs or the prefix cache; costs some speed (on the CPU it is always so)",
     },
     {
+        .name = "enable-return-hidden-states",
+        MSGL_FLAG(msgl_options, return_hidden_states),
+        .commands = MSGL_CMD_SERVE,
+        .group = "engine",
+        .help = "requests of /generate may ask for hidden states (`return_hidden_states`), for "
+                "which there is memory then",
+    },
+    {
         .name = "disable-overlap-scheduling",
         MSGL_FLAG(msgl_options, overlap),
         .preset = 1,

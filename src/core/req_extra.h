@@ -20,6 +20,8 @@
 #define MSGL_MAX_ALLOWED_TOKENS 16384
 #define MSGL_MAX_DRY_BREAKERS 65536
 #define MSGL_MAX_BANNED 8192 // numbers: of each sequence its length and its tokens
+#define MSGL_MAX_LISTED 2048 // tokens whose log-probabilities one request wants at every row
+#define MSGL_MAX_EMBED_VALUES ((int64_t)12 << 20) // floats of one prompt: 48 MiB of a message
 
 typedef struct msgl_req_extra {
     atomic_int refs;
@@ -29,7 +31,7 @@ typedef struct msgl_req_extra {
     // The same: what may come before that text or in its place, as grammar/stages.h has it; "":
     // nothing.
     const char *stages;
-    int32_t num_allowed, num_banned, num_breakers;
+    int32_t num_allowed, num_banned, num_breakers, num_listed;
     // Of a pair of texts: tokens from this one on are the second's, whose embedding of token types
     // is another (BERT's segment B); 0: there is no second.
     int32_t pair_from;
@@ -38,7 +40,16 @@ typedef struct msgl_req_extra {
     // before it.
     const int32_t *banned;
     const int32_t *breakers; // in this block: tokens behind which DRY sees no repeat
-    msgl_bias bias[];        // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
+    // What each row of log-probabilities (msgl_token_logprobs) has beside it: those of `listed`
+    // tokens, in this block, in their order, and, with `hidden`, the hidden state that the row was
+    // predicted from, behind the final norm.
+    const int32_t *listed;
+    bool hidden;
+    // In this block: [num_embeds, embed_dim] what the prompt's tokens enter the first layer as, in
+    // place of their rows of the embedding. num_embeds is 0 or the prompt's length.
+    int32_t num_embeds, embed_dim;
+    const float *embeds;
+    msgl_bias bias[]; // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
 } msgl_req_extra;
 
 // Whether a request's own tokens or its bias change its logits. extra: or NULL.
@@ -63,6 +74,11 @@ typedef struct msgl_req_extra_parts {
     const int32_t *breakers;
     int64_t num_breakers;
     int32_t pair_from;
+    const int32_t *listed;
+    int64_t num_listed;
+    bool hidden;
+    const float *embeds;
+    int64_t num_embeds, embed_dim;
 } msgl_req_extra_parts;
 
 // A block with the count 1 from entries in any order, or *out NULL when there are none. MSGL_EINVAL
@@ -71,7 +87,7 @@ typedef struct msgl_req_extra_parts {
 int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_size,
                            msgl_req_extra **out, msgl_err *err);
 // The same of all that there may be; MSGL_EINVAL names allowed_token_ids, bad_words or
-// dry_sequence_breakers, too.
+// dry_sequence_breakers, token_ids_logprob or input_embeds, too.
 int msgl__req_extra_create_with(const msgl_req_extra_parts *parts, int vocab_size,
                                 msgl_req_extra **out, msgl_err *err);
 // What x (NULL: nothing) was made of, in x.
@@ -84,6 +100,9 @@ bool msgl__req_extra_constrains(const msgl_req_extra *x);
 // Whether there is something for how an answer is chosen: more than where a second text begins. The
 // same.
 bool msgl__req_extra_answers(const msgl_req_extra *x);
+// Values that each of its rows of log-probabilities has beside it, of a model of so many hidden
+// ones. x may be NULL.
+int32_t msgl__req_extra_row_values(const msgl_req_extra *x, int32_t hidden_size);
 size_t msgl__req_extra_bytes(const msgl_req_extra *x);  // that the block takes; of NULL 0
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x); // x; NULL allowed
 void msgl__req_extra_unref(msgl_req_extra *x);          // NULL allowed

@@ -82,6 +82,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .draw = msgl__cuda_draw,
         .pick = msgl__cuda_pick,
         .logprobs = msgl__cuda_logprobs,
+        .listed = msgl__cuda_listed,
         .mask = msgl__cuda_mask,
         .chain = msgl__cuda_chain,
         .scratch_size = msgl__cuda_sample_scratch,
@@ -138,6 +139,7 @@ static const msgl_plugin PLUGIN = {
     .backends = &msgl__attn_cuda,
     .communicator = msgl__cuda_comm_create,
     .share_choices = msgl__cuda_gemm_broadcast,
+    .groups = &msgl__cuda_groups,
 };
 
 __attribute__((visibility("default"))) const msgl_plugin *msgl_device_plugin(void);

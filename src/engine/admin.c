@@ -49,7 +49,9 @@ int msgl__engine_weights_opened(msgl_engine *e, const msgl_options *o, void *reg
     w->bytes = bytes;
     w->dummy = o->dummy_weight;
     w->dir = msgl__strdup(o->model_dir);
-    if (w->dir == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
+    e->nccl_path = msgl__strdup(o->nccl_path == NULL ? "auto" : o->nccl_path);
+    if (w->dir == NULL || e->nccl_path == NULL)
+        return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
     msgl_model_digest config;
     const int code = msgl__model_digest(w->dir, false, &config, err);
     w->digest.config = config.config;
@@ -99,6 +101,8 @@ void msgl__engine_weights_free(msgl_engine *e)
 {
     msgl_engine_weights *w = &e->weights;
     wait_for_drop(w);
+    msgl__weight_groups_destroy(e->groups_of_trainers);
+    msgl__free(e->nccl_path);
     msgl__free(w->dir);
     msgl__free(w->wanted);
     drop_backup(e);
@@ -372,6 +376,98 @@ static int from_tensors(msgl_engine *e, const void *file, size_t size, msgl_err 
     return code;
 }
 
+// --- weights of a group ---
+
+static int join_group(msgl_engine *e, const msgl_admin *a, msgl_err *err)
+{
+    msgl_verdict v = {0};
+    const msgl_group_ops *ops = e->plugin->groups;
+    if (ops == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s joins no groups of NCCL; /update_weights_from_tensor and "
+                             "/update_weights_from_disk take the same weights",
+                             e->plugin->name);
+    }
+    if (e->groups_of_trainers == NULL) {
+        e->groups_of_trainers = msgl__weight_groups_create(ops, e->ordinal, e->nccl_path);
+    }
+    v.err.code = e->groups_of_trainers == NULL
+                     ? msgl__err_set(&v.err, MSGL_ENOMEM, "out of memory")
+                     : msgl__weight_groups_join(e->groups_of_trainers, a, e->place.rank,
+                                                e->heartbeat, &v.err);
+    const int own = v.err.code, code = msgl__engine_agree(e, &v, err);
+    if (code != 0 && own == 0) { // another rank has not
+        (void)msgl__weight_groups_leave(e->groups_of_trainers, a->group, &v.err);
+    }
+    return code;
+}
+
+static int leave_group(msgl_engine *e, const msgl_admin *a, msgl_err *err)
+{
+    if (e->groups_of_trainers != NULL) {
+        return msgl__weight_groups_leave(e->groups_of_trainers, a->group, err);
+    }
+    return msgl__err_set(err, MSGL_EINVAL, "no group is joined");
+}
+
+// The parts of a broadcast and the header behind them; *bytes: of the tensors. MSGL_EFORMAT.
+static int read_parts(const msgl_engine *e, const msgl_admin *a, uint64_t *num, size_t *bytes,
+                      msgl_err *err)
+{
+    const msgl_weight_part *parts = (const void *)((const char *)a->bytes + sizeof *num);
+    bool ok = a->total >= sizeof *num;
+    if (ok) memcpy(num, a->bytes, sizeof *num);
+    ok = ok && *num <= (a->total - sizeof *num) / sizeof *parts;
+    *bytes = 0;
+    for (uint64_t i = 0; ok && i < *num; i++) {
+        size_t n;
+        ok =
+            parts[i].dtype < MSGL_E4M3 &&
+            msgl__size_mul(parts[i].count, msgl__dtype_size((msgl_dtype)parts[i].dtype), &n) == 0 &&
+            msgl__size_add(*bytes, n, bytes) == 0;
+    }
+    if (!ok) return msgl__err_set(err, MSGL_EFORMAT, "what is to be received makes no sense");
+    // Of a checkpoint in f32, all of whose ranks' parts come.
+    const size_t most = 8 * e->weights.bytes * (size_t)(e->place.size > 0 ? e->place.size : 1);
+    if (*bytes <= most) return 0;
+    return msgl__err_set(err, MSGL_EINVAL, "%zu bytes of tensors; allowed: %zu at a time", *bytes,
+                         most);
+}
+
+// Receives them behind the header, as the file that tensors come in elsewhere.
+static int from_group(msgl_engine *e, const msgl_admin *a, msgl_err *err)
+{
+    uint64_t num = 0;
+    size_t bytes = 0;
+    msgl_verdict v = {0};
+    char *file = NULL;
+    size_t header = 0;
+    v.err.code = e->groups_of_trainers == NULL
+                     ? msgl__err_set(&v.err, MSGL_EINVAL, "no group is joined")
+                     : read_parts(e, a, &num, &bytes, &v.err);
+    if (v.err.code == 0) {
+        const char *behind = (const char *)a->bytes + sizeof num + num * sizeof(msgl_weight_part);
+        header = a->total - (size_t)(behind - (const char *)a->bytes);
+        file = msgl__pages_alloc(header + bytes);
+        if (file != NULL) memcpy(file, behind, header);
+        v.err.code = file == NULL
+                         ? msgl__err_set(&v.err, MSGL_ENOMEM,
+                                         "there is no memory for %zu bytes of tensors", bytes)
+                         : 0;
+    }
+    int code = msgl__engine_agree(e, &v, err);
+    if (code == 0) {
+        v = (msgl_verdict){0};
+        const msgl_weight_part *parts = (const void *)((const char *)a->bytes + sizeof num);
+        v.err.code = msgl__weight_groups_receive(e->groups_of_trainers, a->group, parts, num,
+                                                 file + header, e->heartbeat, &v.err);
+        code = msgl__engine_agree(e, &v, err);
+    }
+    if (code == 0) code = from_tensors(e, file, header + bytes, err);
+    if (file != NULL) msgl__pages_free(file, header + bytes);
+    return code;
+}
+
 // --- memory ---
 
 // The memory of the cache, this engine's and its draft's: gives it back, or takes it again. False:
@@ -512,8 +608,7 @@ static int resume(msgl_engine *e, const msgl_admin *a, msgl_err *err)
 int msgl__engine_admin(void *engine, const msgl_admin *a, msgl_err *err)
 {
     msgl_engine *e = engine;
-    const bool update = a->kind == MSGL_ADMIN_DISK || a->kind == MSGL_ADMIN_TENSORS;
-    if (update && (e->weights.released & MSGL_MEMORY_WEIGHTS) != 0) {
+    if (msgl__admin_updates(a) && (e->weights.released & MSGL_MEMORY_WEIGHTS) != 0) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "the weights' memory is given back; /resume_memory_occupation or "
                              "/wake_up takes it again");
@@ -528,6 +623,9 @@ int msgl__engine_admin(void *engine, const msgl_admin *a, msgl_err *err)
     case MSGL_ADMIN_TENSORS: return from_tensors(e, a->bytes, (size_t)a->total, err);
     case MSGL_ADMIN_RELEASE: return release(e, a, err);
     case MSGL_ADMIN_RESUME: return resume(e, a, err);
+    case MSGL_ADMIN_JOIN: return join_group(e, a, err);
+    case MSGL_ADMIN_LEAVE: return leave_group(e, a, err);
+    case MSGL_ADMIN_RECEIVE: return from_group(e, a, err);
     default: return msgl__err_set(err, MSGL_EINTERNAL, "no such call of an engine");
     }
 }

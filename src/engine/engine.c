@@ -647,6 +647,7 @@ static int open_folder(msgl_engine *e, const msgl_options *o, bool mtp, const ms
     if (code == 0) code = msgl__moe_select(o->moe_backend, moe, err);
     if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
     e->deterministic = o->deterministic;
+    e->returns_hidden = o->return_hidden_states && e->info.pooling == MSGL_POOL_NONE;
     return code;
 }
 
@@ -713,6 +714,13 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     return code;
 }
 
+// Layers of some models read the tokens' ids, too.
+static bool takes_embeds(const msgl_engine *e)
+{
+    return e->info.pooling == MSGL_POOL_NONE && !e->model.cfg.arch->family->encodes &&
+           e->model.cfg.decoder.per_layer_dim == 0;
+}
+
 static void set_runner(msgl_engine *e)
 {
     e->runner = (msgl_runner){
@@ -725,6 +733,9 @@ static void set_runner(msgl_engine *e)
         .max_drafts = e->max_drafts,
         .max_propose = e->draft != NULL ? MSGL_MAX_PROPOSALS : 0,
         .max_adapters = msgl__engine_adapters(e),
+        .max_row_values = msgl__row_values_most(e),
+        .hidden_size = e->returns_hidden ? e->model.cfg.hidden_size : 0,
+        .embed_size = takes_embeds(e) ? e->model.cfg.hidden_size : 0,
         .write_tokens = msgl__engine_write_tokens,
         .write_extra = msgl__engine_write_extra,
         .load_adapter = e->lora != NULL ? msgl__engine_load_adapter : NULL,

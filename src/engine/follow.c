@@ -59,9 +59,20 @@ static int follow_extra(follower *f)
     if (!msgl__wire_get(&f->w, &x, sizeof x) || !is_row(f, x.table_idx)) return MSGL_EINTERNAL;
     const msgl_bias *bias = msgl__wire_take(&f->w, (size_t)x.num_bias * sizeof *bias);
     const int32_t *breakers = msgl__wire_take(&f->w, (size_t)x.num_breakers * sizeof *breakers);
-    if (bias == NULL || breakers == NULL) return MSGL_EINTERNAL;
-    const msgl_req_extra_parts parts = {
-        .bias = bias, .num_bias = x.num_bias, .breakers = breakers, .num_breakers = x.num_breakers};
+    const int32_t *listed = msgl__wire_take(&f->w, (size_t)x.num_listed * sizeof *listed);
+    const float *embeds =
+        msgl__wire_take(&f->w, (size_t)x.num_embeds * (size_t)x.embed_dim * sizeof *embeds);
+    if (bias == NULL || breakers == NULL || listed == NULL || embeds == NULL) return MSGL_EINTERNAL;
+    const msgl_req_extra_parts parts = {.bias = bias,
+                                        .num_bias = x.num_bias,
+                                        .breakers = breakers,
+                                        .num_breakers = x.num_breakers,
+                                        .listed = listed,
+                                        .num_listed = x.num_listed,
+                                        .hidden = x.hidden != 0,
+                                        .embeds = embeds,
+                                        .num_embeds = x.num_embeds,
+                                        .embed_dim = x.embed_dim};
     msgl_req_extra **mine = &f->extras[x.table_idx];
     msgl__req_extra_unref(*mine);
     *mine = NULL;
@@ -144,9 +155,13 @@ static int follow_admin(follower *f)
 {
     msgl_wire_admin h;
     msgl_err err = {0};
-    char path[MSGL_MAX_ADMIN_PATH] = "";
+    char path[MSGL_MAX_ADMIN_PATH] = "", group[MSGL_MAX_GROUP_NAME + 1] = "";
+    char host[MSGL_MAX_GROUP_HOST + 1] = "";
     if (!msgl__wire_get(&f->w, &h, sizeof h) || h.path < 0 || h.path >= MSGL_MAX_ADMIN_PATH ||
-        !msgl__wire_get(&f->w, path, (size_t)h.path)) {
+        h.group < 0 || h.group > MSGL_MAX_GROUP_NAME || h.host < 0 ||
+        h.host > MSGL_MAX_GROUP_HOST || !msgl__wire_get(&f->w, path, (size_t)h.path) ||
+        !msgl__wire_get(&f->w, group, (size_t)h.group) ||
+        !msgl__wire_get(&f->w, host, (size_t)h.host)) {
         return MSGL_EINTERNAL;
     }
     int code = settle(f);
@@ -157,6 +172,11 @@ static int follow_admin(follower *f)
                           .tags = h.tags,
                           .discard = h.discard != 0,
                           .path = path,
+                          .group = group,
+                          .host = host,
+                          .port = h.port,
+                          .rank = h.rank,
+                          .size = h.size,
                           .bytes = data,
                           .total = h.total};
     code = msgl__engine_admin(f->e, &a, &err);

@@ -35,7 +35,7 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
         s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
     }
     s->split = s->batch;
-    s->num_rows = s->num_samples = s->num_records = s->num_drafts = 0;
+    s->num_rows = s->num_samples = s->num_records = s->num_drafts = s->num_embed_runs = 0;
     s->whole_rows = false;
     *s->io.replay = (msgl_sample_replay){0};
     msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->batch, s->io.inv_freq,

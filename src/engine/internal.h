@@ -14,6 +14,7 @@
 #include "device/devices.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/weight_groups.h"
 #include "engine/ranks.h"
 #include "kernel/device.h"
 #include "models/arch.h"
@@ -117,6 +118,14 @@ typedef struct msgl_hidden_source {
     int32_t to_row; // where those that the step leaves begin
 } msgl_hidden_source;
 
+// What a request wants beside each of its records.
+typedef struct msgl_engine_values {
+    int32_t own;                // values, the listed tokens' and the hidden state's; 0: nothing
+    int32_t first_record;       // of its records
+    int32_t listed, num_listed; // where its tokens begin in `listed`
+    int32_t hidden;             // its first row of row_hidden; -1: it wants none
+} msgl_engine_values;
+
 // One step. All but `dev` is host memory; the io, results and records are pinned on a GPU.
 typedef struct msgl_engine_step {
     msgl_batch batch; // a copy: the caller's may change while the step runs
@@ -159,11 +168,21 @@ typedef struct msgl_engine_step {
     bool any_random, any_filter, any_adjust; // of the sampled rows
     bool whole_rows;                         // somebody looks at them
     msgl_token_logprobs *records;
+    // What requests want beside their records (row_values.c): [size] of each request what it wants;
+    // [max_running * MSGL_MAX_LISTED] the tokens, one request's behind the other's.
+    msgl_engine_values *values;
+    int32_t *listed, *cu_row_values;    // the latter as the result has it
+    int32_t num_row_values, num_hidden; // values; rows of hidden states
+    msgl_embed_run *embed_runs; // [max_running] rows that enter the first layer as they are given
+    int32_t num_embed_runs;
+    void *embeds; // [MSGL_EMBED_ROWS, hidden_size] theirs, as activations
     // Results
-    void *hidden;     // [max_running, pooled_size] of an engine that pools, as activations are
-    float *pooled;    // the same, as the result has them; of MSGL_POOL_SCORE there are these alone
-    int32_t *sampled; // [2, max_samples] tokens of the samples, then their status, by the kernel
-    float *mu;        // [max_samples] of the samples with chains, by the kernel
+    float *row_values; // [num_row_values], by the kernel, and of hidden states when it has ended
+    void *row_hidden;  // [num_hidden, hidden_size] as activations are
+    void *hidden;      // [max_running, pooled_size] of an engine that pools, as activations are
+    float *pooled;     // the same, as the result has them; of MSGL_POOL_SCORE there are these alone
+    int32_t *sampled;  // [2, max_samples] tokens of the samples, then their status, by the kernel
+    float *mu;         // [max_samples] of the samples with chains, by the kernel
     int32_t *cu_tokens, *status; // [batch.size + 1], [batch.size]
     int failure;                 // 0, or what broke the step
     uint64_t submit_ns, compute_ns;
@@ -187,6 +206,8 @@ typedef struct msgl_engine_dev {
     msgl_sample_chain *chains;            // [max_samples] of a step
     float *mu;                            // [max_running + 1]: see msgl_sample_call
     uint32_t *breakers;                   // [max_running + 1, words], the same
+    void
+        *normed; // [NORMED_ROWS, hidden_size] hidden states on their way to the host (row_values.c)
 } msgl_engine_dev;
 
 // Ids on their way into the token pool and pages into the device's page table of a span (the ids
@@ -272,6 +293,7 @@ struct msgl_engine {
     int sharing;                    // ranks on the device
     msgl_device_props device_props; // as it was before anything of it was taken
     bool deterministic;
+    bool returns_hidden; // requests may want hidden states
     int32_t graph_max_bs;
     msgl_model model;
     msgl_dtype kv_dtype;
@@ -310,7 +332,9 @@ struct msgl_engine {
     bool whole_rows; // of the next step somebody looks at whole rows: the above, here or on rank 0
     msgl_expert_count experts;
     msgl_engine_weights weights;
-    struct msgl_heartbeat *heartbeat; // told of long work between steps; NULL: nobody looks
+    msgl_weight_groups *groups_of_trainers; // NULL: none was joined yet
+    char *nccl_path;                        // msgl_options.nccl_path, owned
+    struct msgl_heartbeat *heartbeat;       // told of long work between steps; NULL: nobody looks
 };
 
 // engine.c: memory that lives as long as the engine, zeroed; NULL sets *code, and is what there is
@@ -514,6 +538,21 @@ void msgl__engine_lora_capture(msgl_engine *e, int32_t step_slot, msgl_engine_st
 size_t msgl__pool_bytes(const msgl_engine *e);
 void msgl__pool_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s);
+
+// row_values.c: what requests have beside their rows of log-probabilities, and rows that they give
+// in place of the embedding's. most: values of a step; normed_bytes: of e->dev.normed. valid: what
+// a batch says of both is possible. stage: behind the step's rows. listed, on the device's queue:
+// records [at, to), of rows of logits from `logits` on. hidden: of all rows, `residual`. result:
+// when the step has ended.
+int32_t msgl__row_values_most(const msgl_engine *e);
+size_t msgl__row_values_normed_bytes(const msgl_engine *e);
+bool msgl__row_values_valid(const msgl_engine *e, const msgl_batch *b);
+void msgl__row_values_stage(const msgl_engine *e, msgl_engine_step *s);
+void msgl__row_values_listed(msgl_engine *e, const msgl_engine_step *s, int32_t at, int32_t to,
+                             const float *logits);
+void msgl__row_values_hidden(msgl_engine *e, const msgl_engine_step *s, msgl_forward *f,
+                             const void *residual);
+void msgl__row_values_result(const msgl_engine *e, msgl_engine_step *s);
 
 // drafts.c: whether steps take drafts, and how many (e->max_drafts); MSGL_EUNSUPPORTED where the
 // options ask for what the model or its attention cannot do. When a step with drafts has ended:

@@ -21,14 +21,15 @@ typedef enum msgl_wire_kind {
     MSGL_WIRE_EXCHANGE, // what ranks tell each other before they are ready; to and from the others
     MSGL_WIRE_READY,    // msgl_err, code 0: can follow; from the others
     MSGL_WIRE_TOKENS,   // msgl_wire_tokens, ids, then their pages in each table
-    MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias, breakers
+    MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias, breakers, listed tokens, embeds
     MSGL_WIRE_SUBMIT,   // int32_t: whole rows, msgl_batch, its requests; of each saves, pages,
                         // drafts, masks
     MSGL_WIRE_ADAPTER,  // int32_t: slot, then the folder with its NUL, or nothing: it is emptied
     MSGL_WIRE_LOADED,   // the adapter that is being read goes to its slot
     MSGL_WIRE_OPTIONS,  // rank 0's, for those that it has not forked
     MSGL_WIRE_END,      // to them: rank 0 ends on purpose
-    MSGL_WIRE_ADMIN,    // msgl_wire_admin, path; data of MSGL_ADMIN_TENSORS follow in messages:
+    MSGL_WIRE_ADMIN,    // msgl_wire_admin, path, group, host; data of MSGL_ADMIN_TENSORS and
+                        // _RECEIVE follow in messages:
     MSGL_WIRE_DATA,     // bytes
 } msgl_wire_kind;
 
@@ -37,11 +38,13 @@ typedef struct msgl_wire_tokens {
 } msgl_wire_tokens;
 
 typedef struct msgl_wire_extra {
-    int32_t table_idx, num_bias, num_breakers;
+    int32_t table_idx, num_bias, num_breakers, num_listed, hidden, num_embeds, embed_dim;
 } msgl_wire_extra;
 
 typedef struct msgl_wire_admin {
-    int32_t kind, tags, discard, path; // bytes of it
+    int32_t kind, tags, discard;
+    int32_t path, group, host; // bytes of them
+    int32_t port, rank, size, unused;
     uint64_t total;
 } msgl_wire_admin;
 

@@ -320,27 +320,43 @@ int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32
 
 int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_extra *extra)
 {
-    const msgl_wire_extra head = {
-        .table_idx = table_idx, .num_bias = extra->num_bias, .num_breakers = extra->num_breakers};
+    const msgl_wire_extra head = {.table_idx = table_idx,
+                                  .num_bias = extra->num_bias,
+                                  .num_breakers = extra->num_breakers,
+                                  .num_listed = extra->num_listed,
+                                  .hidden = extra->hidden,
+                                  .num_embeds = extra->num_embeds,
+                                  .embed_dim = extra->embed_dim};
+    const size_t embeds = (size_t)extra->num_embeds * (size_t)extra->embed_dim;
     msgl__wire_begin(&r->message, MSGL_WIRE_EXTRA);
     msgl__wire_put(&r->message, &head, sizeof head);
     msgl__wire_put(&r->message, extra->bias, (size_t)extra->num_bias * sizeof *extra->bias);
     msgl__wire_put(&r->message, extra->breakers,
                    (size_t)extra->num_breakers * sizeof *extra->breakers);
+    msgl__wire_put(&r->message, extra->listed, (size_t)extra->num_listed * sizeof *extra->listed);
+    msgl__wire_put(&r->message, extra->embeds, embeds * sizeof *extra->embeds);
     return send_all(r);
 }
 
 int msgl__ranks_admin(msgl_ranks *r, const msgl_admin *a)
 {
     enum { PIECE = 64 << 20 }; // of a message
+    const bool data = a->kind == MSGL_ADMIN_TENSORS || a->kind == MSGL_ADMIN_RECEIVE;
     const msgl_wire_admin head = {.kind = (int32_t)a->kind,
                                   .tags = a->tags,
                                   .discard = a->discard,
                                   .path = a->path == NULL ? 0 : (int32_t)strlen(a->path),
-                                  .total = a->kind == MSGL_ADMIN_TENSORS ? a->total : 0};
+                                  .group = a->group == NULL ? 0 : (int32_t)strlen(a->group),
+                                  .host = a->host == NULL ? 0 : (int32_t)strlen(a->host),
+                                  .port = a->port,
+                                  .rank = a->rank,
+                                  .size = a->size,
+                                  .total = data ? a->total : 0};
     msgl__wire_begin(&r->message, MSGL_WIRE_ADMIN);
     msgl__wire_put(&r->message, &head, sizeof head);
     msgl__wire_put(&r->message, a->path, (size_t)head.path);
+    msgl__wire_put(&r->message, a->group, (size_t)head.group);
+    msgl__wire_put(&r->message, a->host, (size_t)head.host);
     int code = send_all(r);
     for (uint64_t at = 0; at < head.total && code == 0; at += PIECE) {
         const size_t n = head.total - at < PIECE ? (size_t)(head.total - at) : PIECE;

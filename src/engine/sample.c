@@ -207,6 +207,8 @@ static void record_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
                                       to - r, &rec->token, sizeof *rec / sizeof(int32_t));
         e->kernels.sample.logprobs(&e->exec, logits + (size_t)(r - first) * (size_t)vocab,
                                    (size_t)vocab, to - r, vocab, rec);
+        msgl__row_values_listed(e, s, at, at + to - r,
+                                logits + (size_t)(r - first) * (size_t)vocab);
         msgl__arena_reset(&e->scratch);
         r = to;
     }

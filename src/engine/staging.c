@@ -80,6 +80,12 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     s->hidden = cut(&c, pooled, msgl__dtype_size(e->model.target.act));
     s->pooled = cut(&c, pooled, sizeof *s->pooled);
     s->sampled = cut(&c, 2 * samples, sizeof *s->sampled);
+    const size_t values = (size_t)msgl__row_values_most(e), dim = (size_t)m->hidden_size;
+    const size_t act = msgl__dtype_size(e->model.target.act);
+    s->row_values = cut(&c, values, sizeof *s->row_values);
+    s->row_hidden = cut(&c, e->returns_hidden ? values : 0, act);
+    s->listed = cut(&c, values > 0 ? r * MSGL_MAX_LISTED : 0, sizeof *s->listed);
+    s->embeds = cut(&c, values > 0 ? MSGL_EMBED_ROWS : 0, dim * act);
     s->records = cut(&c, t, sizeof *s->records);
     s->reqs = cut(&c, r, sizeof *s->reqs);
     s->split_reqs =
@@ -100,6 +106,9 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     s->moves.places = cut(&c, r, sizeof *s->moves.places);
     msgl__moves_place(e, cut(&c, msgl__moves_place(e, NULL, &s->moves), 1), &s->moves);
     s->masks = cut(&c, samples * (size_t)msgl__mask_words(e), sizeof *s->masks);
+    s->cu_row_values = cut(&c, r, sizeof *s->cu_row_values);
+    s->values = cut(&c, r, sizeof *s->values);
+    s->embed_runs = cut(&c, r, sizeof *s->embed_runs);
     s->cu_tokens = cut(&c, r + 1, sizeof *s->cu_tokens);
     s->status = cut(&c, r, sizeof *s->status);
     return c.used;
@@ -116,6 +125,7 @@ static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
     for (int32_t i = 0; i < e->num_tables; i++) d->slots[i] = cut(&c, t, sizeof *d->slots[i]);
     d->chains = cut(&c, (size_t)e->max_samples, sizeof *d->chains);
     msgl__moves_place(e, cut(&c, msgl__moves_place(e, NULL, &d->moves), 1), &d->moves);
+    d->normed = cut(&c, msgl__row_values_normed_bytes(e), 1);
     d->masks = cut(&c, (size_t)e->max_samples * (size_t)msgl__mask_words(e), sizeof *d->masks);
     return c.used;
 }

@@ -334,6 +334,8 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .ids = e->dev.ids,
         .positions = s->dev.positions,
         .prompt_lens = s->dev.prompt_lens,
+        .embeds = s->embed_runs,
+        .num_embeds = s->num_embed_runs,
         .token_types = s->dev.token_types,
         .num_ropes = e->model.cfg.num_ropes,
         .watch = msgl__expert_watch(e, &s->batch),
@@ -405,6 +407,7 @@ static void run_step(void *ctx, int64_t step_slot)
         if (s->lora != NULL) s->lora->of_logits = true;
         if (hidden != NULL && e->info.pooling == MSGL_POOL_NONE) {
             msgl__sample_step(e, s, &f, hidden);
+            msgl__row_values_hidden(e, s, &f, hidden);
         } else if (hidden != NULL) {
             msgl__pool_step(e, s, &f, hidden);
         }
@@ -459,7 +462,7 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         drafts += r->num_drafts;
     }
     return tokens == b->num_tokens && tokens <= e->max_step_tokens && drafts <= e->max_drafts &&
-           msgl__states_valid(e, b);
+           msgl__states_valid(e, b) && msgl__row_values_valid(e, b);
 }
 
 static int32_t longest(const msgl_batch *b)
@@ -488,12 +491,13 @@ static void stage(msgl_engine *e, msgl_engine_step *s, const msgl_batch *b,
     msgl__drafts_stage(e, s);
     stage_tokens(e, s);
     stage_rows(e, s);
+    msgl__row_values_stage(e, s);
     msgl__engine_lora_stage(e, s);
     msgl__hidden_stage(s, from);
     s->graph = NULL;
     const int32_t size = s->split.size;
     if (s->split.num_decode == size && s->num_rows == size && e->experts.hits == NULL &&
-        msgl__engine_lora_captures(e, s)) {
+        msgl__engine_lora_captures(e, s) && s->num_hidden == 0) {
         s->graph = msgl__graphs_find(e, s->packed, size, longest(b));
         if (s->graph != NULL) msgl__step_pad(e, s, size, s->graph->size);
     }
@@ -561,6 +565,7 @@ int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out)
     const bool pooling = e->info.pooling != MSGL_POOL_NONE;
     if (pooling) msgl__pool_result(e, s);
     const int32_t *status = s->sampled + e->max_samples;
+    msgl__row_values_result(e, s); // before records of drafts go
     if (s->num_drafts > 0) msgl__accept_drafts(e, s);
     for (int32_t i = 0; i < s->num_samples && !pooling; i++) {
         if (status[i] != 0) s->status[s->sample_req[i]] = status[i];
@@ -574,6 +579,8 @@ int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out)
         .pooled = pooling ? s->pooled : NULL,
         .num_logprobs = s->num_records,
         .logprobs = s->records,
+        .row_values = s->num_row_values > 0 ? s->row_values : NULL,
+        .cu_row_values = s->cu_row_values,
         .compute_ns = device_ns(e, s),
     };
     return e->draft != NULL ? msgl__draft_model_follow(e->draft, s, out) : 0;

@@ -6,17 +6,72 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/fields.h"
+#include "api/json.h"
 #include "core/mem.h"
 #include "front/front_impl.h"
 
-admin_call *msgl__admin_new(const msgl_front *f, const msgl_endpoint *ep)
+static const char NOT_READY[] = "The engine is not ready.";
+
+// --- waiting for engines ---
+
+static void note_failure(engines_wait *w, const replica *r, int code, const char *text)
 {
-    const size_t n = (size_t)f->cfg.num_replicas;
-    admin_call *a = msgl__calloc(1, sizeof *a + n * sizeof a->asked[0]);
-    if (a == NULL) return NULL;
-    a->ep = ep;
-    msgl__strbuf_init(&a->data, SIZE_MAX / 2);
-    return a;
+    if (w->code != 0) return;
+    w->code = code;
+    if (r->front->cfg.num_replicas > 1) {
+        (void)snprintf(w->text, sizeof w->text, "%s: %s", r->name, text);
+    } else {
+        (void)snprintf(w->text, sizeof w->text, "%s", text);
+    }
+}
+
+void msgl__wait_ask(engines_wait *w, replica *r, const msgl_msg *m)
+{
+    const int rc = msgl__replica_serves(r) ? msgl__replica_post(r, m) : MSGL_ECLOSED;
+    if (rc != 0) {
+        note_failure(w, r, rc, NOT_READY);
+        return;
+    }
+    w->asked[r->index] = true;
+    w->num_left++;
+}
+
+bool msgl__wait_arrived(engines_wait *w, const replica *r, int code, const char *text)
+{
+    if (!w->asked[r->index]) return false;
+    w->asked[r->index] = false;
+    w->num_left--;
+    if (code != 0) note_failure(w, r, code, text == NULL ? msgl__status_text(code) : text);
+    return true;
+}
+
+// --- reading ---
+
+json_t *msgl__front_read_json(const msgl_front *f, const msgl_fields *fields,
+                              const msgl_strbuf *body, msgl_unknown_fields unknown,
+                              msgl_api_error *e)
+{
+    msgl_json_room room = {0};
+    msgl_err err = {0};
+    const bool none = body->len == 0;
+    json_t *o = msgl__json_parse_object(none ? "{}" : msgl__strbuf_str(body), none ? 2 : body->len,
+                                        &room, &err);
+    if (o == NULL) {
+        (void)msgl__json_fail(&err, e);
+        return NULL;
+    }
+    if (msgl__check_fields(o, fields, &f->api, unknown, NULL, e) == 0) return o;
+    json_decref(o);
+    return NULL;
+}
+
+int msgl__admin_put_success(const admin_call *a, const char *done, msgl_strbuf *out)
+{
+    const bool ok = a->wait.code == 0;
+    const char *text = ok ? done : a->wait.text;
+    int rc = msgl__strbuf_addf(out, "{\"success\":%s,\"message\":", ok ? "true" : "false");
+    return rc == 0 ? msgl__json_put_str(out, text, strlen(text)) : rc;
 }
 
 void msgl__admin_free(admin_call *a)
@@ -25,6 +80,8 @@ void msgl__admin_free(admin_call *a)
     msgl__strbuf_free(&a->data);
     msgl__free(a->path);
     msgl__free(a->version);
+    msgl__free(a->group);
+    msgl__free(a->host);
     msgl__free(a);
 }
 
@@ -65,37 +122,27 @@ bool msgl__admin_lets(const msgl_front *f, const replica *r, const gen *g)
 
 // --- calls ---
 
-static void fail(admin_call *a, const replica *r, int code, const char *text)
-{
-    if (a->code != 0) return;
-    a->code = code;
-    if (r != NULL && r->front->cfg.num_replicas > 1) {
-        (void)snprintf(a->text, sizeof a->text, "%s: %s", r->name, text);
-    } else {
-        (void)snprintf(a->text, sizeof a->text, "%s", text);
-    }
-}
-
 // All engines have answered.
 static void finish(msgl_front *f)
 {
     admin_call *a = f->admin_first;
+    const bool ok = a->wait.code == 0;
     f->admin_first = a->next;
     if (f->admin_first == NULL) f->admin_last = &f->admin_first;
     if (a->base.conn != NULL && f->http != NULL) {
         msgl__strbuf_clear(&f->out);
         const int rc = a->put(f, a, &f->out);
-        msgl__front_reply(f, a->ep, a->base.conn, a->code == 0 ? 200 : 400, rc);
+        msgl__front_reply(f, a->ep, a->base.conn, ok ? 200 : 400, rc);
     }
-    msgl__log(f->cfg.log, a->code == 0 ? MSGL_LOG_INFO : MSGL_LOG_WARN, "%s: %s", a->ep->path,
-              a->code == 0 ? "done" : a->text);
+    msgl__log(f->cfg.log, ok ? MSGL_LOG_INFO : MSGL_LOG_WARN, "%s: %s", a->ep->path,
+              ok ? "done" : a->wait.text);
     msgl__admin_free(a);
 }
 
 // Tensors go before the call that loads them.
 static int post_data(replica *r, const admin_call *a)
 {
-    int rc = 0;
+    int rc = msgl__replica_serves(r) ? 0 : MSGL_ECLOSED;
     for (size_t at = 0; at < a->data.len && rc == 0; at += MSGL_ADMIN_DATA) {
         const size_t left = a->data.len - at;
         msgl_msg m = {.type = MSGL_MSG_ADMIN};
@@ -116,15 +163,13 @@ static void post(msgl_front *f, admin_call *a)
     a->sent = true;
     for (int i = 0; i < f->cfg.num_replicas; i++) {
         replica *r = &f->replicas[i];
-        int rc = msgl__replica_serves(r) ? post_data(r, a) : MSGL_ECLOSED;
-        if (rc == 0) rc = msgl__replica_post(r, &m);
+        const int rc = post_data(r, a);
         if (rc == 0) {
-            a->asked[i] = true;
-            a->num_left++;
-            if (a->what.flush) msgl__router_forget(f->router, i);
+            msgl__wait_ask(&a->wait, r, &m);
         } else {
-            fail(a, r, rc, "The engine is not ready.");
+            note_failure(&a->wait, r, rc, NOT_READY);
         }
+        if (a->wait.asked[i] && a->what.flush) msgl__router_forget(f->router, i);
     }
     msgl__strbuf_free(&a->data);
 }
@@ -150,16 +195,18 @@ bool msgl__admin_turn(msgl_front *f)
     admin_call *a = f->admin_first;
     if (a == NULL) return false;
     if (!a->sent && (!a->waits || !busy(f))) post(f, a);
-    if (!a->sent || a->num_left > 0) return false;
+    if (!a->sent || a->wait.num_left > 0) return false;
     finish(f);
     return true;
 }
 
-void msgl__admin_begin(msgl_front *f, admin_call *a, msgl_http_conn *c)
+static void begin(msgl_front *f, admin_call *a, msgl_http_conn *c)
 {
     a->base = (client){.kind = CLIENT_ADMIN, .conn = c};
     a->what.path = a->path;
     a->what.version = a->version;
+    a->what.group = a->group;
+    a->what.host = a->host;
     a->what.total = a->data.len;
     msgl__http_conn_set_user(c, &a->base);
     *f->admin_last = a;
@@ -171,16 +218,35 @@ void msgl__admin_begin(msgl_front *f, admin_call *a, msgl_http_conn *c)
     }
 }
 
+void msgl__admin_take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
+                      const msgl_http_parser *p, bool json, admin_read read)
+{
+    msgl_api_error e;
+    admin_call *a = msgl__calloc(1, sizeof *a);
+    json_t *o = json ? msgl__front_read_json(f, ep->objects[0], &p->body, f->api.unknown_fields, &e)
+                     : json_object();
+    int rc = a == NULL || (!json && o == NULL) ? msgl__api_oom(&e) : o == NULL ? MSGL_EINVAL : 0;
+    if (rc == 0) {
+        a->ep = ep;
+        msgl__strbuf_init(&a->data, SIZE_MAX / 2);
+        rc = read(o, p, a, &e);
+    }
+    json_decref(o);
+    if (rc == 0) {
+        begin(f, a, c);
+        return;
+    }
+    msgl__admin_free(a);
+    msgl__front_reply_error(f, ep, c, &e);
+}
+
 void msgl__admin_arrived(replica *r, const msgl_msg_admin_done *d)
 {
     msgl_front *f = r->front;
     admin_call *a = f->admin_first;
     msgl__admin_state(r, &d->state);
-    if (a == NULL || !a->asked[r->index]) return; // of an earlier front
-    a->asked[r->index] = false;
-    a->num_left--;
+    if (a == NULL || !msgl__wait_arrived(&a->wait, r, d->code, d->text)) return; // of another front
     a->num_requests += d->num_requests;
-    if (d->code != 0) fail(a, r, d->code, d->text == NULL ? msgl__status_text(d->code) : d->text);
     msgl__dispatch(f);
 }
 
@@ -189,9 +255,7 @@ void msgl__admin_lost(replica *r)
     msgl_front *f = r->front;
     admin_call *a = f->admin_first;
     msgl__admin_state(r, &(msgl_admin_state){0});
-    if (a == NULL || !a->asked[r->index]) return;
-    a->asked[r->index] = false;
-    a->num_left--;
-    fail(a, r, MSGL_ECLOSED, "The engine stopped meanwhile.");
+    static const char text[] = "The engine stopped meanwhile.";
+    if (a == NULL || !msgl__wait_arrived(&a->wait, r, MSGL_ECLOSED, text)) return;
     if (f->http != NULL) msgl__dispatch(f);
 }

@@ -169,6 +169,14 @@ typedef struct stats_wait {
     msgl_replica_stats all[]; // [num_replicas]
 } stats_wait;
 
+// Engines that have been asked for the same, and have still to answer.
+typedef struct engines_wait {
+    int num_left;
+    int code; // of the first failure; 0: there was none
+    char text[MSGL_ERR_TEXT_SIZE + 32];
+    bool asked[MSGL_FRONT_MAX_REPLICAS]; // and has not answered
+} engines_wait;
+
 typedef struct admin_call admin_call;
 
 // An admin's call that engines answer (docs/decisions/065). They are done one by one, in the order
@@ -177,19 +185,19 @@ struct admin_call {
     client base;
     admin_call *next;
     const msgl_endpoint *ep;
-    msgl_admin what;      // its texts are these:
-    char *path, *version; // owned
-    msgl_strbuf data;     // of MSGL_ADMIN_TENSORS
-    bool abort;           // all requests end first
-    bool waits;           // for those that engines have, unless these are paused
+    msgl_admin what;                     // its texts are these:
+    char *path, *version, *group, *host; // owned
+    msgl_strbuf data;                    // of MSGL_ADMIN_TENSORS and _RECEIVE
+    bool abort;                          // all requests end first
+    bool waits;                          // for those that engines have, unless these are paused
     bool sent;
-    int num_left; // engines that have still to answer
-    int code;     // of the first failure
-    char text[MSGL_ERR_TEXT_SIZE + 32];
+    engines_wait wait;
     int64_t num_requests; // that the engines had
     int (*put)(const msgl_front *f, const admin_call *a, msgl_strbuf *out);
-    bool asked[]; // [num_replicas] and has not answered
 };
+// Reads a call of its body o, {} where that is no JSON, and of p, its query and body as they came.
+typedef int (*admin_read)(const json_t *o, const msgl_http_parser *p, admin_call *a,
+                          msgl_api_error *e);
 
 struct msgl_front {
     msgl_front_config cfg;
@@ -282,11 +290,21 @@ void msgl__stats_arrived(replica *r, const msgl_msg *m); // MSGL_MSG_STATS or MS
 void msgl__stats_lost(replica *r);                       // the engine is gone
 
 // admin.c
-// A call for all engines; NULL: no memory.
-admin_call *msgl__admin_new(const msgl_front *f, const msgl_endpoint *ep);
-void msgl__admin_free(admin_call *a);
-// Queues the call of this connection, and answers it when all engines have. Takes it over.
-void msgl__admin_begin(msgl_front *f, admin_call *a, msgl_http_conn *c);
+// Asks r's engine for m: a failure is noted. arrived: what it says, text NULL: code's; true: it was
+// asked. lost: the engine has ended, the same.
+void msgl__wait_ask(engines_wait *w, replica *r, const msgl_msg *m);
+bool msgl__wait_arrived(engines_wait *w, const replica *r, int code, const char *text);
+// The body as an object of these fields (an empty one is {}), or NULL with *e.
+json_t *msgl__front_read_json(const msgl_front *f, const msgl_fields *fields,
+                              const msgl_strbuf *body, msgl_unknown_fields unknown,
+                              msgl_api_error *e);
+void msgl__admin_free(admin_call *a); // NULL allowed
+// Reads the call of this connection, queues it, and answers when all engines have. json: its body
+// is an object of ep->objects[0]; else only `read` looks at it.
+void msgl__admin_take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
+                      const msgl_http_parser *p, bool json, admin_read read);
+// {"success":...,"message":...} as SGLang has it, up to what is behind.
+int msgl__admin_put_success(const admin_call *a, const char *done, msgl_strbuf *out);
 // The first call goes to the engines, if nothing is in its way any more. True: one has ended, and
 // what it held back may go.
 bool msgl__admin_turn(msgl_front *f);

@@ -14,7 +14,7 @@
 #include "front/endpoints.h"
 #include "front/front_impl.h"
 
-enum { MAX_BODY = 65536, MAX_PATH = 4096 };
+enum { MAX_PATH = 4096 };
 
 static const char LOAD_V1[] = "/v1/load_lora_adapter", UNLOAD_V1[] = "/v1/unload_lora_adapter";
 
@@ -46,9 +46,7 @@ struct lora_wait {
     const msgl_endpoint *ep;
     uint64_t id;
     char name[MSGL_MAX_LORA_NAME], path[MAX_PATH];
-    int num_left, status;
-    char text[400];
-    bool asked[MSGL_FRONT_MAX_REPLICAS];
+    engines_wait wait;
 };
 
 typedef struct call {
@@ -76,23 +74,16 @@ static int take_text(const json_t *o, const char *name, char *out, size_t size, 
 static int parse(const msgl_front *f, const msgl_strbuf *body, bool loads, call *out,
                  msgl_api_error *e)
 {
-    msgl_json_room room = {0};
-    msgl_err err = {0};
     *out = (call){0};
     if (f->api.loras == NULL) {
         return msgl__api_fail(e, 501, NULL, NULL,
                               "This server takes no adapters: it was started without "
                               "--enable-lora or --lora-paths.");
     }
-    if (body->len > MAX_BODY) {
-        return msgl__api_fail(e, 413, NULL, "request_too_large",
-                              "The body has %zu bytes; allowed: at most %d.", body->len, MAX_BODY);
-    }
-    json_t *o = msgl__json_parse_object(msgl__strbuf_str(body), body->len, &room, &err);
-    if (o == NULL) return msgl__json_fail(&err, e);
-    int rc = msgl__check_fields(o, loads ? &load_fields : &unload_fields, &f->api,
-                                MSGL_UNKNOWN_REFUSE, NULL, e);
-    if (rc == 0) rc = take_text(o, "lora_name", out->name, sizeof out->name, e);
+    json_t *o = msgl__front_read_json(f, loads ? &load_fields : &unload_fields, body,
+                                      MSGL_UNKNOWN_REFUSE, e);
+    if (o == NULL) return MSGL_EINVAL;
+    int rc = take_text(o, "lora_name", out->name, sizeof out->name, e);
     if (rc == 0 && loads) rc = take_text(o, "lora_path", out->path, sizeof out->path, e);
     if (rc == 0 && loads) rc = msgl__field_bool(o, "load_inplace", &out->in_place, e);
     json_decref(o);
@@ -139,11 +130,11 @@ static void drop(msgl_front *f, uint64_t id)
 static void fail(msgl_front *f, const lora_wait *w)
 {
     msgl_api_error e;
-    const int status = w->status == MSGL_ENOENT                               ? 404
-                       : w->status == MSGL_EBUSY || w->status == MSGL_ECLOSED ? 503
-                       : w->status == MSGL_ENOMEM                             ? 500
-                                                                              : 400;
-    (void)msgl__api_fail(&e, status, "lora_path", NULL, "%s", w->text);
+    const int status = w->wait.code == MSGL_ENOENT                                  ? 404
+                       : w->wait.code == MSGL_EBUSY || w->wait.code == MSGL_ECLOSED ? 503
+                       : w->wait.code == MSGL_ENOMEM                                ? 500
+                                                                                    : 400;
+    (void)msgl__api_fail(&e, status, "lora_path", NULL, "%s", w->wait.text);
     msgl__front_reply_error(f, w->ep, w->base.conn, &e);
 }
 
@@ -151,20 +142,21 @@ static void fail(msgl_front *f, const lora_wait *w)
 static void finish(msgl_front *f, lora_wait *w)
 {
     uint64_t old = 0;
+    engines_wait *e = &w->wait;
     const bool had = msgl__loras_find(f->api.loras, w->name, strlen(w->name), &old, NULL) > 0;
-    if (w->status == 0) {
-        w->status = msgl__loras_put(f->api.loras, w->name, w->path, w->id);
-        if (w->status != 0) {
-            (void)snprintf(w->text, sizeof w->text, "%s; allowed: at most %d adapters",
-                           msgl__status_text(w->status), MSGL_MAX_LORAS);
+    if (e->code == 0) {
+        e->code = msgl__loras_put(f->api.loras, w->name, w->path, w->id);
+        if (e->code != 0) {
+            (void)snprintf(e->text, sizeof e->text, "%s; allowed: at most %d adapters",
+                           msgl__status_text(e->code), MSGL_MAX_LORAS);
         }
     }
-    if (w->status != 0) {
+    if (e->code != 0) {
         drop(f, w->id);
     } else if (had) {
         drop(f, old);
     }
-    if (w->base.conn != NULL && f->http != NULL && w->status == 0) {
+    if (w->base.conn != NULL && f->http != NULL && e->code == 0) {
         reply(f, w->ep, w->base.conn, w->name, "added");
     } else if (w->base.conn != NULL && f->http != NULL) {
         fail(f, w);
@@ -173,36 +165,26 @@ static void finish(msgl_front *f, lora_wait *w)
 }
 
 // What one engine says of it; text NULL: nothing is wrong.
-static void arrived(msgl_front *f, lora_wait **at, int index, int status, const char *text)
+static void arrived(replica *r, lora_wait **at, int code, const char *text)
 {
     lora_wait *w = *at;
-    w->asked[index] = false;
-    if (status != 0 && w->status == 0) {
-        w->status = status;
-        (void)snprintf(w->text, sizeof w->text, "%s",
-                       text != NULL ? text : msgl__status_text(status));
-    }
-    if (--w->num_left > 0) return;
+    if (!msgl__wait_arrived(&w->wait, r, code, text) || w->wait.num_left > 0) return;
     *at = w->next;
-    finish(f, w);
+    finish(r->front, w);
 }
 
 void msgl__lora_done(replica *r, const msgl_msg_adapter_done *done)
 {
-    msgl_front *f = r->front;
-    lora_wait **at = &f->lora_waits;
-    while (*at != NULL && ((*at)->id != done->adapter || !(*at)->asked[r->index])) {
-        at = &(*at)->next;
-    }
-    if (*at != NULL && !done->dropped) arrived(f, at, r->index, done->status, done->text);
+    lora_wait **at = &r->front->lora_waits;
+    while (*at != NULL && (*at)->id != done->adapter) at = &(*at)->next;
+    if (*at != NULL && !done->dropped) arrived(r, at, done->status, done->text);
 }
 
 void msgl__lora_lost(replica *r)
 {
     for (lora_wait **at = &r->front->lora_waits; *at != NULL;) {
         const lora_wait *w = *at;
-        if (w->asked[r->index])
-            arrived(r->front, at, r->index, MSGL_ECLOSED, "the engine has ended");
+        arrived(r, at, MSGL_ECLOSED, "the engine has ended");
         if (*at == w) at = &(*at)->next;
     }
 }
@@ -239,12 +221,9 @@ static void take_load(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
     (void)snprintf(w->path, sizeof w->path, "%s", in.path);
     const msgl_msg m = {.type = MSGL_MSG_ADAPTER, .u.adapter = {.adapter = w->id, .path = w->path}};
     for (int i = 0; i < f->cfg.num_replicas; i++) {
-        replica *r = &f->replicas[i];
-        if (!msgl__replica_serves(r) || msgl__replica_post(r, &m) != 0) continue;
-        w->asked[i] = true;
-        w->num_left++;
+        if (msgl__replica_serves(&f->replicas[i])) msgl__wait_ask(&w->wait, &f->replicas[i], &m);
     }
-    if (w->num_left == 0) {
+    if (w->wait.num_left == 0) {
         msgl__free(w);
         (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready", "The engine is not ready.");
         msgl__front_reply_error(f, ep, c, &e);

@@ -115,6 +115,8 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     r->engine.device = r->device == NULL ? "" : r->device;
     f->api.vocab_size = ready->vocab_size;
     f->api.pooled_size = ready->pooled_size;
+    f->api.hidden_size = ready->hidden_size;
+    f->api.embed_size = ready->embed_size;
     f->api.reranks = ready->pooling == MSGL_POOL_SCORE;
     msgl__admin_state(r, &ready->admin);
     r->engine.admin = (msgl_admin_state){0}; // its texts are the message's

@@ -10,8 +10,6 @@
 #include "front/endpoints.h"
 #include "front/front_impl.h"
 
-enum { MAX_BODY = 4096 };
-
 static const msgl_field_row rows[] = {
     {"tags", MSGL_FIELD_STRINGS, .preset = "both", .only = "`weights` and `kv_cache`"},
     {0},
@@ -33,34 +31,20 @@ static int bad_tags(msgl_api_error *e)
 }
 
 // "tags" of a body; all of them where there are none.
-static int body_tags(const msgl_front *f, const msgl_strbuf *body, int32_t *tags, msgl_api_error *e)
+static int body_tags(const json_t *o, int32_t *tags, msgl_api_error *e)
 {
-    msgl_json_room room = {0};
-    msgl_err err = {0};
-    *tags = MSGL_MEMORY_ALL;
-    if (body->len == 0) return 0;
-    if (body->len > MAX_BODY) {
-        return msgl__api_fail(e, 413, NULL, "request_too_large",
-                              "The body has %zu bytes; allowed: at most %d.", body->len, MAX_BODY);
-    }
-    json_t *o = msgl__json_parse_object(msgl__strbuf_str(body), body->len, &room, &err);
-    if (o == NULL) return msgl__json_fail(&err, e);
-    int rc = msgl__check_fields(o, &fields, &f->api, MSGL_UNKNOWN_REFUSE, NULL, e);
     const json_t *list = msgl__field(o, "tags"), *tag;
-    if (rc == 0 && list != NULL) {
-        size_t i;
-        *tags = 0;
-        json_array_foreach(list, i, tag)
-        {
-            const int32_t bit =
-                json_is_string(tag) ? tag_of(json_string_value(tag), json_string_length(tag)) : 0;
-            if (bit == 0) rc = bad_tags(e);
-            *tags |= bit;
-        }
-        if (rc == 0 && *tags == 0) rc = bad_tags(e);
+    size_t i;
+    *tags = list == NULL ? MSGL_MEMORY_ALL : 0;
+    if (list != NULL && json_array_size(list) == 0) return bad_tags(e);
+    json_array_foreach(list, i, tag)
+    {
+        const int32_t bit =
+            json_is_string(tag) ? tag_of(json_string_value(tag), json_string_length(tag)) : 0;
+        if (bit == 0) return bad_tags(e);
+        *tags |= bit;
     }
-    json_decref(o);
-    return rc;
+    return 0;
 }
 
 // tags= of the query, several of them or one with commas; none: all.
@@ -90,84 +74,85 @@ static int query_tags(const msgl_http_parser *p, int32_t *tags, msgl_api_error *
 
 static int put(const msgl_front *f, const admin_call *a, msgl_strbuf *out)
 {
-    static const char done[] = "Done.";
     (void)f;
-    const char *text = a->code == 0 ? done : a->text;
-    int rc =
-        msgl__strbuf_addf(out, "{\"success\":%s,\"message\":", a->code == 0 ? "true" : "false");
-    if (rc == 0) rc = msgl__json_put_str(out, text, strlen(text));
+    const int rc = msgl__admin_put_success(a, "Done.", out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
-static void begin(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_admin_kind kind,
-                  int32_t tags, bool discard)
+static void is_release(admin_call *a, bool discard)
 {
-    msgl_api_error e;
-    admin_call *a = msgl__admin_new(f, ep);
-    if (a == NULL) {
-        (void)msgl__api_oom(&e);
-        msgl__front_reply_error(f, ep, c, &e);
-        return;
-    }
-    a->what.kind = kind;
-    a->what.tags = tags;
+    a->what.kind = MSGL_ADMIN_RELEASE;
     a->what.discard = discard;
-    a->waits = kind == MSGL_ADMIN_RELEASE;
+    a->waits = true;
     a->put = put;
-    msgl__admin_begin(f, a, c);
+}
+
+static void is_resume(admin_call *a)
+{
+    a->what.kind = MSGL_ADMIN_RESUME;
+    a->put = put;
+}
+
+static int read_release(const json_t *o, const msgl_http_parser *p, admin_call *a,
+                        msgl_api_error *e)
+{
+    (void)p;
+    is_release(a, false);
+    return body_tags(o, &a->what.tags, e);
+}
+
+static int read_resume(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
+{
+    (void)p;
+    is_resume(a);
+    return body_tags(o, &a->what.tags, e);
+}
+
+static int read_sleep(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
+{
+    msgl_http_value v;
+    const bool given = msgl__http_query(p, "level", &v);
+    (void)o;
+    if (given && (v.len != 1 || (v.at[0] != '1' && v.at[0] != '2'))) {
+        return msgl__api_fail(e, 400, "level", "invalid_value",
+                              "'level' is '%.*s'; allowed: 1 (weights come back by themselves) and "
+                              "2 (they are discarded).",
+                              (int)(v.len < 40 ? v.len : 40), v.at);
+    }
+    is_release(a, given && v.at[0] == '2');
+    a->what.tags = MSGL_MEMORY_ALL;
+    return 0;
+}
+
+static int read_wake(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
+{
+    (void)o;
+    is_resume(a);
+    return query_tags(p, &a->what.tags, e);
 }
 
 static void take_release(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                          msgl_http_parser *p)
 {
-    msgl_api_error e;
-    int32_t tags;
-    if (body_tags(f, &p->body, &tags, &e) != 0) {
-        msgl__front_reply_error(f, ep, c, &e);
-        return;
-    }
-    begin(f, ep, c, MSGL_ADMIN_RELEASE, tags, false);
+    msgl__admin_take(f, ep, c, p, true, read_release);
 }
 
 static void take_resume(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                         msgl_http_parser *p)
 {
-    msgl_api_error e;
-    int32_t tags;
-    if (body_tags(f, &p->body, &tags, &e) != 0) {
-        msgl__front_reply_error(f, ep, c, &e);
-        return;
-    }
-    begin(f, ep, c, MSGL_ADMIN_RESUME, tags, false);
+    msgl__admin_take(f, ep, c, p, true, read_resume);
 }
 
 static void take_sleep(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                        msgl_http_parser *p)
 {
-    msgl_api_error e;
-    msgl_http_value v;
-    const bool given = msgl__http_query(p, "level", &v);
-    if (given && (v.len != 1 || (v.at[0] != '1' && v.at[0] != '2'))) {
-        (void)msgl__api_fail(&e, 400, "level", "invalid_value",
-                             "'level' is '%.*s'; allowed: 1 (weights come back by themselves) and "
-                             "2 (they are discarded).",
-                             (int)(v.len < 40 ? v.len : 40), v.at);
-        msgl__front_reply_error(f, ep, c, &e);
-        return;
-    }
-    begin(f, ep, c, MSGL_ADMIN_RELEASE, MSGL_MEMORY_ALL, given && v.at[0] == '2');
+    msgl__admin_take(f, ep, c, p, false, read_sleep);
 }
 
 static void take_wake(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                       msgl_http_parser *p)
 {
-    msgl_api_error e;
-    int32_t tags;
-    if (query_tags(p, &tags, &e) != 0) {
-        msgl__front_reply_error(f, ep, c, &e);
-        return;
-    }
-    begin(f, ep, c, MSGL_ADMIN_RESUME, tags, false);
+    msgl__admin_take(f, ep, c, p, false, read_wake);
 }
 
 static int put_sleeping(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)

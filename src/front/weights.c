@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Weights that change while the server runs, as SGLang has them: POST /update_weights_from_disk,
-// /update_weights_from_tensor and, where it can only be refused, _from_distributed; their version;
+// /update_weights_from_tensor and _from_distributed with the groups of these; their version;
 // POST /pause_generation and /continue_generation (docs/decisions/065).
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,40 +15,11 @@
 #include "front/endpoints.h"
 #include "front/front_impl.h"
 
-// The body as an object (an empty one is {}), or NULL with *e. root: to give back.
-static json_t *read_body(msgl_front *f, const msgl_endpoint *ep, const msgl_strbuf *body,
-                         msgl_api_error *e)
-{
-    msgl_json_room room = {0};
-    msgl_err err = {0};
-    const bool none = body->len == 0;
-    json_t *o = msgl__json_parse_object(none ? "{}" : msgl__strbuf_str(body), none ? 2 : body->len,
-                                        &room, &err);
-    if (o == NULL) {
-        (void)msgl__json_fail(&err, e);
-        return NULL;
-    }
-    if (msgl__check_fields(o, ep->objects[0], &f->api, f->api.unknown_fields, NULL, e) == 0) {
-        return o;
-    }
-    json_decref(o);
-    return NULL;
-}
-
 static int keep_text(char **to, const char *text, msgl_api_error *e)
 {
     if (text == NULL) return 0;
     *to = msgl__strdup(text);
     return *to != NULL ? 0 : msgl__api_oom(e);
-}
-
-// {"success":...,"message":...} as SGLang has it, up to what is behind.
-static int put_success(const admin_call *a, const char *done, msgl_strbuf *out)
-{
-    const char *text = a->code == 0 ? done : a->text;
-    int rc =
-        msgl__strbuf_addf(out, "{\"success\":%s,\"message\":", a->code == 0 ? "true" : "false");
-    return rc == 0 ? msgl__json_put_str(out, text, strlen(text)) : rc;
 }
 
 // --- pausing ---
@@ -70,17 +41,18 @@ static int put_paused(const msgl_front *f, const admin_call *a, msgl_strbuf *out
 {
     const bool pause = a->what.kind == MSGL_ADMIN_PAUSE;
     (void)f;
-    if (a->code != 0) {
+    if (a->wait.code != 0) {
         int rc = msgl__strbuf_adds(out, "{\"status\":\"error\",\"message\":");
-        if (rc == 0) rc = msgl__json_put_str(out, a->text, strlen(a->text));
+        if (rc == 0) rc = msgl__json_put_str(out, a->wait.text, strlen(a->wait.text));
         return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
     }
     return msgl__strbuf_addf(out, "{\"message\":\"Generation %s successfully.\",\"status\":\"ok\"}",
                              pause ? "paused" : "continued");
 }
 
-static int read_pause(const json_t *o, admin_call *a, msgl_api_error *e)
+static int read_pause(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
 {
+    (void)p;
     static const char *const modes[] = {"abort", "retract", "in_place"};
     const char *mode = modes[0];
     const int rc = msgl__field_str(o, "mode", &mode, e);
@@ -96,9 +68,10 @@ static int read_pause(const json_t *o, admin_call *a, msgl_api_error *e)
     return msgl__field_bad(e, "mode", "must be abort, retract or in_place");
 }
 
-static int read_continue(const json_t *o, admin_call *a, msgl_api_error *e)
+static int read_continue(const json_t *o, const msgl_http_parser *p, admin_call *a,
+                         msgl_api_error *e)
 {
-    (void)o, (void)e;
+    (void)o, (void)p, (void)e;
     a->what.kind = MSGL_ADMIN_CONTINUE;
     a->put = put_paused;
     return 0;
@@ -152,7 +125,7 @@ static const msgl_fields *const disk_objects[] = {&disk_fields, NULL};
 static int put_updated(const msgl_front *f, const admin_call *a, msgl_strbuf *out)
 {
     (void)f;
-    int rc = put_success(a, "Succeeded to update model weights.", out);
+    int rc = msgl__admin_put_success(a, "Succeeded to update model weights.", out);
     if (rc == 0 && a->what.kind == MSGL_ADMIN_DISK) {
         rc = msgl__strbuf_addf(out, ",\"num_paused_requests\":%" PRId64, a->num_requests);
     }
@@ -172,8 +145,9 @@ static int read_update(const json_t *o, admin_call *a, msgl_api_error *e)
     return rc < 0 ? rc : keep_text(&a->version, version, e);
 }
 
-static int read_disk(const json_t *o, admin_call *a, msgl_api_error *e)
+static int read_disk(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
 {
+    (void)p;
     const char *path = NULL, *format = "auto";
     int rc = read_update(o, a, e);
     if (rc == 0) rc = msgl__field_name(o, "model_path", MSGL_MAX_ADMIN_PATH - 1, &path, e);
@@ -213,8 +187,10 @@ static const msgl_field_row tensor_rows[] = {
 static const msgl_fields tensor_fields = {.read = tensor_rows};
 static const msgl_fields *const tensor_objects[] = {&tensor_fields, NULL};
 
-static int read_tensors(const json_t *o, admin_call *a, msgl_api_error *e)
+static int read_tensors(const json_t *o, const msgl_http_parser *p, admin_call *a,
+                        msgl_api_error *e)
 {
+    (void)p;
     if (msgl__field(o, "serialized_named_tensors") != NULL) {
         return msgl__api_fail(
             e, 400, "serialized_named_tensors", "unsupported_parameter",
@@ -231,6 +207,117 @@ static int read_tensors(const json_t *o, admin_call *a, msgl_api_error *e)
     return rc == 0 ? msgl__tensors_file(o, &a->data, e) : rc;
 }
 
+// --- groups of NCCL ---
+
+static const msgl_field_row join_rows[] = {
+    {"master_address", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_HOST, .required = true,
+     .help = "where rank 0 of the group, the trainer's, has its store (`init_method` of "
+             "torch.distributed: `tcp://ADDRESS:PORT`)"},
+    {"master_port", MSGL_FIELD_INT, .min = 1, .max = 65535, .required = true,
+     .help = "the store's port"},
+    {"rank_offset", MSGL_FIELD_INT, .min = 1, .max = 65535, .preset = "1",
+     .help = "rank in the group of this server's first GPU; those of `--tp-size` follow it"},
+    {"world_size", MSGL_FIELD_INT, .min = 2, .max = 65536, .required = true,
+     .help = "ranks of the group"},
+    {"group_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_NAME,
+     .preset = "weight_update_group", .help = "what the trainer calls it, too"},
+    {"backend", MSGL_FIELD_STRING, .preset = "nccl", .only = "`nccl`"},
+    {0},
+};
+static const msgl_fields join_fields = {.read = join_rows};
+static const msgl_fields *const join_objects[] = {&join_fields, NULL};
+static const msgl_field_row leave_rows[] = {
+    {"group_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_NAME,
+     .preset = "weight_update_group", .help = "a group that was joined"},
+    {0},
+};
+static const msgl_fields leave_fields = {.read = leave_rows};
+static const msgl_fields *const leave_objects[] = {&leave_fields, NULL};
+static const msgl_field_row receive_rows[] = {
+    {"names", MSGL_FIELD_STRINGS, .required = true,
+     .help = "tensors of the checkpoint, in the order in which rank 0 broadcasts them"},
+    {"dtypes", MSGL_FIELD_STRINGS, .required = true, .only = "`float32`, `float16` or `bfloat16`"},
+    {"shapes", MSGL_FIELD_ARRAY, .required = true, .help = "an array of integers for each"},
+    {"group_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_NAME,
+     .preset = "weight_update_group", .help = "a group that was joined"},
+    {"load_format", MSGL_FIELD_STRING, .only = "null: one broadcast for each tensor"},
+    ROW_ABORT,
+    ROW_VERSION,
+    ROW_FLUSH,
+    ROW_UNUSED("torch_empty_cache"),
+    {0},
+};
+static const msgl_fields receive_fields = {.read = receive_rows};
+static const msgl_fields *const receive_objects[] = {&receive_fields, NULL};
+
+static int put_group(const msgl_front *f, const admin_call *a, msgl_strbuf *out)
+{
+    (void)f;
+    const int rc = msgl__admin_put_success(a,
+                                           a->what.kind == MSGL_ADMIN_JOIN
+                                               ? "Succeeded to initialize custom process group."
+                                               : "Succeeded to destroy custom process group.",
+                                           out);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static int read_group(const json_t *o, admin_call *a, msgl_api_error *e)
+{
+    const char *name = "weight_update_group"; // SGLang's default
+    const int rc = msgl__field_name(o, "group_name", MSGL_MAX_GROUP_NAME, &name, e);
+    return rc < 0 ? rc : keep_text(&a->group, name, e);
+}
+
+static int missing(const char *name, msgl_api_error *e)
+{
+    return msgl__api_fail(e, 400, name, "missing_required_parameter", "'%s' is missing.", name);
+}
+
+static int read_join(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
+{
+    const char *host = NULL, *backend = "nccl";
+    int64_t port = 0, rank = 1, size = 0;
+    (void)p;
+    int rc = msgl__field_name(o, "master_address", MSGL_MAX_GROUP_HOST, &host, e);
+    if (rc == 0) return missing("master_address", e);
+    if (rc > 0) rc = msgl__field_int_of(o, &join_fields, "master_port", &port, e);
+    if (rc == 0) return missing("master_port", e);
+    if (rc > 0) rc = msgl__field_int_of(o, &join_fields, "world_size", &size, e);
+    if (rc == 0) return missing("world_size", e);
+    if (rc > 0) rc = msgl__field_int_of(o, &join_fields, "rank_offset", &rank, e);
+    if (rc >= 0) rc = msgl__field_str(o, "backend", &backend, e);
+    if (rc >= 0) rc = read_group(o, a, e);
+    if (rc < 0) return rc;
+    if (strcmp(backend, "nccl") != 0) return msgl__field_bad(e, "backend", "must be nccl");
+    a->what.kind = MSGL_ADMIN_JOIN;
+    a->what.port = (int32_t)port;
+    a->what.rank = (int32_t)rank;
+    a->what.size = (int32_t)size;
+    a->put = put_group;
+    return keep_text(&a->host, host, e);
+}
+
+static int read_leave(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
+{
+    (void)p;
+    a->what.kind = MSGL_ADMIN_LEAVE;
+    a->put = put_group;
+    return read_group(o, a, e);
+}
+
+static int read_receive(const json_t *o, const msgl_http_parser *p, admin_call *a,
+                        msgl_api_error *e)
+{
+    (void)p;
+    if (msgl__field(o, "load_format") != NULL) {
+        return msgl__field_bad(e, "load_format", "must be null: one broadcast for each tensor");
+    }
+    a->what.kind = MSGL_ADMIN_RECEIVE;
+    int rc = read_update(o, a, e);
+    if (rc == 0) rc = read_group(o, a, e);
+    return rc == 0 ? msgl__tensors_parts(o, &a->data, e) : rc;
+}
+
 // --- the version ---
 
 static const msgl_field_row version_rows[] = {
@@ -245,14 +332,16 @@ static const msgl_fields *const version_objects[] = {&version_fields, NULL};
 static int put_renamed(const msgl_front *f, const admin_call *a, msgl_strbuf *out)
 {
     const char *now = msgl__admin_version(f);
-    int rc = put_success(a, "Weight version updated", out);
+    int rc = msgl__admin_put_success(a, "Weight version updated", out);
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"new_version\":");
     if (rc == 0) rc = msgl__json_put_str(out, now, strlen(now));
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
-static int read_version(const json_t *o, admin_call *a, msgl_api_error *e)
+static int read_version(const json_t *o, const msgl_http_parser *p, admin_call *a,
+                        msgl_api_error *e)
 {
+    (void)p;
     const char *version = NULL;
     a->abort = true;
     a->put = put_renamed;
@@ -277,57 +366,28 @@ static int put_version(const msgl_front *f, const char *rest, int *status, msgl_
 
 // --- from the request to the call ---
 
-typedef int (*read_fn)(const json_t *o, admin_call *a, msgl_api_error *e);
-
-static void begin(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, const json_t *o,
-                  read_fn read)
-{
-    msgl_api_error e;
-    admin_call *a = msgl__admin_new(f, ep);
-    const int rc = a == NULL ? msgl__api_oom(&e) : read(o, a, &e);
-    if (rc == 0) {
-        msgl__admin_begin(f, a, c);
-        return;
-    }
-    msgl__admin_free(a);
-    msgl__front_reply_error(f, ep, c, &e);
-}
-
-static void take_json(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                      msgl_http_parser *p, read_fn read)
-{
-    msgl_api_error e;
-    json_t *o = read_body(f, ep, &p->body, &e);
-    if (o == NULL) {
-        msgl__front_reply_error(f, ep, c, &e);
-        return;
-    }
-    begin(f, ep, c, o, read);
-    json_decref(o);
-}
-
 static void take_pause(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                        msgl_http_parser *p)
 {
-    take_json(f, ep, c, p, read_pause);
+    msgl__admin_take(f, ep, c, p, true, read_pause);
 }
 
 static void take_continue(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                           msgl_http_parser *p)
 {
-    take_json(f, ep, c, p, read_continue);
+    msgl__admin_take(f, ep, c, p, true, read_continue);
 }
 
 static void take_disk(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                       msgl_http_parser *p)
 {
-    take_json(f, ep, c, p, read_disk);
+    msgl__admin_take(f, ep, c, p, true, read_disk);
 }
 
 static void take_version(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
                          msgl_http_parser *p)
 {
-    take_json(f, ep, c, p, read_version);
+    msgl__admin_take(f, ep, c, p, true, read_version);
 }
 
 // A parameter of the query as a member of o: true, false, or a text as it stands there.
@@ -341,40 +401,25 @@ static int query_member(const msgl_http_parser *p, const char *name, bool flag, 
     return json_object_set_new(o, name, value);
 }
 
-// The body is the file.
-static int read_file(const json_t *o, admin_call *a, msgl_api_error *e)
+// The body is the file; what else there is stands in the query.
+static int read_file(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
 {
+    json_t *query = json_object();
+    (void)o;
+    int rc = query == NULL || query_member(p, "weight_version", false, query) != 0 ||
+                     query_member(p, "abort_all_requests", true, query) != 0 ||
+                     query_member(p, "flush_cache", true, query) != 0
+                 ? msgl__api_oom(e)
+                 : read_update(query, a, e);
+    json_decref(query);
+    if (rc < 0) return rc;
+    if (p->body.len == 0) {
+        return msgl__api_fail(e, 400, NULL, "invalid_value",
+                              "The body is empty; it is a safetensors file.");
+    }
     a->what.kind = MSGL_ADMIN_TENSORS;
-    return read_update(o, a, e);
-}
-
-static void take_file(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                      msgl_http_parser *p)
-{
-    msgl_api_error e;
-    json_t *o = json_object();
-    admin_call *a = msgl__admin_new(f, ep);
-    int rc = o == NULL || a == NULL || query_member(p, "weight_version", false, o) != 0 ||
-                     query_member(p, "abort_all_requests", true, o) != 0 ||
-                     query_member(p, "flush_cache", true, o) != 0
-                 ? msgl__api_oom(&e)
-                 : read_file(o, a, &e);
-    json_decref(o);
-    if (rc == 0 && p->body.len == 0) {
-        rc = msgl__api_fail(&e, 400, NULL, "invalid_value",
-                            "The body is empty; it is a "
-                            "safetensors file.");
-    }
-    if (rc == 0)
-        rc = msgl__strbuf_add(&a->data, msgl__strbuf_str(&p->body), p->body.len) == 0
-                 ? 0
-                 : msgl__api_oom(&e);
-    if (rc == 0) {
-        msgl__admin_begin(f, a, c);
-        return;
-    }
-    msgl__admin_free(a);
-    msgl__front_reply_error(f, ep, c, &e);
+    rc = msgl__strbuf_add(&a->data, msgl__strbuf_str(&p->body), p->body.len);
+    return rc == 0 ? 0 : msgl__api_oom(e);
 }
 
 static void take_tensors(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
@@ -384,25 +429,25 @@ static void take_tensors(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn 
     const msgl_http_value *type = &p->content_type;
     const bool file = type->at != NULL && type->len >= sizeof raw - 1 &&
                       strncasecmp(type->at, raw, sizeof raw - 1) == 0;
-    if (file) {
-        take_file(f, ep, c, p);
-    } else {
-        take_json(f, ep, c, p, read_tensors);
-    }
+    msgl__admin_take(f, ep, c, p, !file, file ? read_file : read_tensors);
 }
 
-// Weights that come over NCCL.
-static void take_distributed(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                             msgl_http_parser *p)
+static void take_join(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
+                      msgl_http_parser *p)
 {
-    msgl_api_error e;
-    (void)p;
-    (void)msgl__api_fail(&e, 501, NULL, NULL,
-                         "'%s' needs a group of NCCL, which this server does not join; "
-                         "/update_weights_from_tensor and /update_weights_from_disk take the same "
-                         "weights.",
-                         ep->path);
-    msgl__front_reply_error(f, ep, c, &e);
+    msgl__admin_take(f, ep, c, p, true, read_join);
+}
+
+static void take_leave(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
+                       msgl_http_parser *p)
+{
+    msgl__admin_take(f, ep, c, p, true, read_leave);
+}
+
+static void take_receive(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
+                         msgl_http_parser *p)
+{
+    msgl__admin_take(f, ep, c, p, true, read_receive);
 }
 
 // --- endpoints ---
@@ -474,24 +519,51 @@ const msgl_endpoint msgl__endpoint_update_weights_from_tensor = {
     .objects = tensor_objects,
     .take = take_tensors};
 
-static const msgl_example no_group_examples[] = {
-    {"Refused", MSGL_HTTP_POST, .body = "{}", .status = 501, .has = "error"},
+static const msgl_example join_examples[] = {
+    {"A CPU is in no group of NCCL", MSGL_HTTP_POST,
+     .body = "{\"master_address\": \"127.0.0.1\", \"master_port\": 29500, \"world_size\": 2}",
+     .status = 400, .has = "success message"},
     {0},
 };
-#define DISTRIBUTED(symbol, at)                                                                    \
-    const msgl_endpoint symbol = {.path = at,                                                      \
-                                  .help = "501: this server joins no group of NCCL; "              \
-                                          "`/update_weights_from_tensor` and "                     \
-                                          "`/update_weights_from_disk` take the same weights.",    \
-                                  .examples = no_group_examples,                                   \
-                                  .optional = true,                                                \
-                                  .admin = true,                                                   \
-                                  .method = MSGL_HTTP_POST,                                        \
-                                  .take = take_distributed}
-DISTRIBUTED(msgl__endpoint_update_weights_from_distributed, "/update_weights_from_distributed");
-DISTRIBUTED(msgl__endpoint_init_weights_update_group, "/init_weights_update_group");
-DISTRIBUTED(msgl__endpoint_destroy_weights_update_group, "/destroy_weights_update_group");
-#undef DISTRIBUTED
+const msgl_endpoint msgl__endpoint_init_weights_update_group = {
+    .path = "/init_weights_update_group",
+    .help =
+        "GPUs join a group of torch.distributed, as SGLang does it, in which a trainer's rank 0 "
+        "then broadcasts weights ([weights.md](weights.md)). For admins, as `/flush_cache`.",
+    .examples = join_examples,
+    .admin = true,
+    .method = MSGL_HTTP_POST,
+    .objects = join_objects,
+    .take = take_join};
+
+static const msgl_example leave_examples[] = {
+    {"No group was joined", MSGL_HTTP_POST, .body = "{}", .status = 400, .has = "success message"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_destroy_weights_update_group = {
+    .path = "/destroy_weights_update_group",
+    .help = "Leaves such a group. For admins, as `/flush_cache`.",
+    .examples = leave_examples,
+    .admin = true,
+    .method = MSGL_HTTP_POST,
+    .objects = leave_objects,
+    .take = take_leave};
+
+static const msgl_example receive_examples[] = {
+    {"No group was joined", MSGL_HTTP_POST,
+     .body = "{\"names\": [\"x\"], \"dtypes\": [\"bfloat16\"], \"shapes\": [[2, 3]]}",
+     .status = 400, .has = "success message"},
+    {0},
+};
+const msgl_endpoint msgl__endpoint_update_weights_from_distributed = {
+    .path = "/update_weights_from_distributed",
+    .help = "As `/update_weights_from_tensor`, of tensors that rank 0 of such a group broadcasts "
+            "meanwhile, one behind the other. For admins, as `/flush_cache`.",
+    .examples = receive_examples,
+    .admin = true,
+    .method = MSGL_HTTP_POST,
+    .objects = receive_objects,
+    .take = take_receive};
 
 static const msgl_example rename_examples[] = {
     {"A name for the weights", MSGL_HTTP_POST, .body = "{\"new_version\": \"step-0\"}",

@@ -133,10 +133,15 @@ typedef struct msgl_sample_kernels {
     void (*draw)(msgl_exec *x, const msgl_sample_call *c);
     void (*pick)(msgl_exec *x, const msgl_sample_call *c, int ranks);
     // out[r].logprob and rank of out[r].token and the out[r].num_top most likely (ties: lowest id
-    // first), from the raw logits; req and position are left alone. A NaN row gives NaN, rank 0 and
-    // num_top 0.
+    // first), from the raw logits, and their log_sum; req and position are left alone. A NaN row
+    // gives NaN, rank 0 and num_top 0.
     void (*logprobs)(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
                      msgl_token_logprobs *out);
+    // out[r, i] (stride out_ld) = the log-probability of token ids[i] in row r, whose record
+    // records[r] is of the call above; n ids, each in the vocabulary. ids and out may be the host's
+    // memory that the device reads and writes.
+    void (*listed)(msgl_exec *x, const float *logits, size_t ld, const msgl_token_logprobs *records,
+                   int num_rows, const int32_t *ids, int n, float *out, size_t out_ld);
     // out[r, t] = logits[r, t] (stride ld) where bit t of masks[r, 0..ceil(vocab / 32)) is set,
     // else -inf; masks NULL: all are. out: [num_rows, vocab].
     void (*mask)(msgl_exec *x, const float *logits, size_t ld, const uint32_t *masks, int num_rows,

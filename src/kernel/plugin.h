@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/dtype.h"
 #include "core/err.h"
 #include "kernel/device.h"
 
@@ -19,7 +20,7 @@ struct msgl_kernels;  // kernel/kernel.h
 struct msgl_wformat;  // kernel/wformat.h
 struct msgl_comm;     // distributed/communicator.h
 
-#define MSGL_PLUGIN_ABI 37 // changes with any struct that crosses the boundary
+#define MSGL_PLUGIN_ABI 38 // changes with any struct that crosses the boundary
 #define MSGL_PLUGIN_SYMBOL "msgl_device_plugin"
 
 // What one device of the kind is.
@@ -49,6 +50,20 @@ typedef struct msgl_device_ranks {
     bool no_peers;    // devices do not read each other's memory
 } msgl_device_ranks;
 
+#define MSGL_GROUP_ID_BYTES 128 // of ncclUniqueId
+
+// Groups of other programs' processes, from any thread; each call blocks it.
+typedef struct msgl_group_ops {
+    // As rank `rank` of `size`, until all of them are there. *out is the caller's until `leave`.
+    // nccl: as in msgl_device_ranks. MSGL_EUNSUPPORTED, MSGL_EDEVICE, MSGL_ENOMEM.
+    int (*join)(int ordinal, const char id[MSGL_GROUP_ID_BYTES], int rank, int size,
+                const char *nccl, void **out, msgl_err *err);
+    // What rank 0 broadcasts next, `count` elements, into the host's memory. MSGL_EDEVICE,
+    // MSGL_ENOMEM: the group is of no use any more.
+    int (*receive)(void *group, msgl_dtype dtype, size_t count, void *host, msgl_err *err);
+    void (*leave)(void *group);
+} msgl_group_ops;
+
 typedef struct msgl_plugin {
     uint32_t abi;      // MSGL_PLUGIN_ABI
     const char *name;  // of --device: "cuda"
@@ -76,6 +91,8 @@ typedef struct msgl_plugin {
     // what is missing, so that all ranks choose the same: by experts' scores all must route alike.
     // MSGL_EPEER, MSGL_ENOMEM.
     int (*share_choices)(msgl_device *d, const msgl_device_ranks *ranks, msgl_err *err);
+    // NULL: its devices are in no group of NCCL.
+    const msgl_group_ops *groups;
 } msgl_plugin;
 
 typedef const msgl_plugin *(*msgl_plugin_fn)(void);

@@ -72,6 +72,12 @@ void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, bool ids, v
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
     msgl__lora_embed(f, out);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);
+    for (int32_t i = 0; i < f->num_embeds; i++) {
+        const msgl_embed_run *run = &f->embeds[i];
+        f->x->device->ops->copy_in(f->x->device, msgl__row(f, out, run->first, (size_t)w->k),
+                                   run->rows,
+                                   (size_t)run->count * (size_t)w->k * msgl__dtype_size(f->x->act));
+    }
     // Only now the device's page tables have the pages of the new tokens, which lists of pages
     // need.
     for (int32_t g = 0; g < f->num_groups; g++) {

@@ -25,6 +25,13 @@ typedef struct msgl_cache_group {
     struct msgl_attn_chosen *chosen; // of a LATENT group whose layers choose keys; else NULL
 } msgl_cache_group;
 
+// Rows [first, first + count) of a step whose tokens have no row of the embedding: they enter the
+// first layer as `rows`, [count, hidden] of activations in host memory.
+typedef struct msgl_embed_run {
+    int32_t first, count;
+    const void *rows;
+} msgl_embed_run;
+
 typedef struct msgl_forward {
     msgl_exec *x;
     const msgl_kernels *k;
@@ -48,6 +55,8 @@ typedef struct msgl_forward {
     // [num_tokens] length of the prompt of a token's request. NULL unless a rope's dual.original
     // wants it.
     const int32_t *prompt_lens;
+    const msgl_embed_run *embeds; // [num_embeds]
+    int32_t num_embeds;
     const int32_t *token_types;           // [num_tokens] of encoders that tell texts apart, or NULL
     msgl_step_rope ropes[MSGL_MAX_ROPES]; // of this step
     int32_t num_ropes;

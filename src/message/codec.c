@@ -243,8 +243,10 @@ static void extra(cursor *c, msgl_req_extra **x)
     }
     int32_t kind = (int32_t)parts.grammar_kind, num_bias = (int32_t)parts.num_bias;
     int32_t num_allowed = (int32_t)parts.num_allowed, num_banned = (int32_t)parts.num_banned;
-    int32_t num_breakers = (int32_t)parts.num_breakers;
-    const void *bias = parts.bias;
+    int32_t num_breakers = (int32_t)parts.num_breakers, num_listed = (int32_t)parts.num_listed;
+    int32_t embed_dim = (int32_t)parts.embed_dim;
+    int32_t num_embeds = (int32_t)(parts.num_embeds * parts.embed_dim);
+    const void *bias = parts.bias, *embeds = parts.embeds;
     i32(c, &parts.pair_from, 0, INT32_MAX, "request.pair_from");
     i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     text(c, &parts.grammar, false, "request.grammar");
@@ -253,6 +255,13 @@ static void extra(cursor *c, msgl_req_extra **x)
     ids(c, &parts.allowed, &num_allowed, 0, INT32_MAX, "request.allowed");
     ids(c, &parts.banned, &num_banned, 0, INT32_MAX, "request.banned");
     ids(c, &parts.breakers, &num_breakers, 0, INT32_MAX, "request.breakers");
+    ids(c, &parts.listed, &num_listed, 0, INT32_MAX, "request.listed");
+    flag(c, &parts.hidden, "request.hidden");
+    i32(c, &embed_dim, 0, INT32_MAX, "request.embed_dim");
+    array(c, &embeds, &num_embeds, sizeof(float), MSGL_MAX_EMBED_VALUES, "request.embeds");
+    if (c->rc == 0 && (embed_dim == 0 ? num_embeds > 0 : num_embeds % embed_dim != 0)) {
+        fail(c, MSGL_EFORMAT, "request.embeds", "not rows of embed_dim");
+    }
     if (c->rc != 0 || c->out != NULL) return;
     parts.grammar_kind = (msgl_grammar_kind)kind;
     parts.bias = bias;
@@ -260,6 +269,10 @@ static void extra(cursor *c, msgl_req_extra **x)
     parts.num_allowed = num_allowed;
     parts.num_banned = num_banned;
     parts.num_breakers = num_breakers;
+    parts.num_listed = num_listed;
+    parts.embeds = embeds;
+    parts.embed_dim = embed_dim;
+    parts.num_embeds = embed_dim == 0 ? 0 : num_embeds / embed_dim;
     const int rc = msgl__req_extra_create_with(&parts, INT32_MAX, &c->mem->extra, NULL);
     if (rc != 0) {
         fail(c, rc == MSGL_EINVAL ? MSGL_EFORMAT : rc, "request.extra", "not valid");
@@ -358,7 +371,7 @@ static void admin(cursor *c, msgl_admin *a)
 {
     int32_t kind = (int32_t)a->kind, mode = (int32_t)a->mode;
     const void *bytes = a->bytes;
-    i32(c, &kind, MSGL_ADMIN_PAUSE, MSGL_ADMIN_RESUME, "admin.kind");
+    i32(c, &kind, MSGL_ADMIN_PAUSE, MSGL_ADMIN_RECEIVE, "admin.kind");
     i32(c, &mode, MSGL_PAUSE_ABORT, MSGL_PAUSE_IN_PLACE, "admin.mode");
     a->kind = (msgl_admin_kind)kind;
     a->mode = (msgl_pause_mode)mode;
@@ -371,6 +384,13 @@ static void admin(cursor *c, msgl_admin *a)
     u64(c, &a->total, "admin.total");
     array(c, &bytes, &a->num_bytes, 1, MSGL_ADMIN_DATA, "admin.bytes");
     a->bytes = bytes;
+    const bool joins = a->kind == MSGL_ADMIN_JOIN;
+    text(c, &a->group, !joins && a->kind != MSGL_ADMIN_LEAVE && a->kind != MSGL_ADMIN_RECEIVE,
+         "admin.group");
+    text(c, &a->host, !joins, "admin.host");
+    i32(c, &a->port, 0, 65535, "admin.port");
+    count(c, &a->rank, "admin.rank");
+    count(c, &a->size, "admin.size");
     if (c->rc == 0 && a->kind == MSGL_ADMIN_DISK && a->path == NULL) {
         fail(c, MSGL_EFORMAT, "admin.path", "missing");
     }
@@ -398,6 +418,8 @@ static void ready(cursor *c, msgl_msg_ready *m)
     m->pooling = (msgl_pooling)pooling;
     const bool none = m->pooling == MSGL_POOL_NONE;
     i32(c, &m->pooled_size, none ? 0 : 1, none ? 0 : INT32_MAX, "ready.pooled_size");
+    count(c, &m->hidden_size, "ready.hidden_size");
+    count(c, &m->embed_size, "ready.embed_size");
     admin_state(c, &m->admin);
 }
 

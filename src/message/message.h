@@ -70,7 +70,9 @@ typedef struct msgl_token_event {
                                // were drafts
     int32_t status;            // MSGL_FINISH_ERROR: MSGL_E code
     const char *text;          // MSGL_FINISH_ERROR: one line, else NULL
-    // The values of an engine that pools; they come with the end, and there are no tokens.
+    // The values of an engine that pools; they come with the end, and there are no tokens. Else
+    // those that are beside the rows of log-probabilities, as many for each (row_values in
+    // core/batch.h).
     int32_t num_values;
     const float *values;
     // If the request asks for them: rows for prompt tokens, then for `tokens`, by ascending
@@ -86,10 +88,11 @@ typedef struct msgl_msg_tokens {
 
 typedef struct msgl_msg_ready {
     int32_t max_seq_len, max_running, num_pages, page_size, vocab_size;
-    const char *attention; // "fa", "fa,fi"
-    const char *device;    // one line
-    msgl_pooling pooling;  // what requests get
-    int32_t pooled_size;   // values of each, or 0
+    const char *attention;           // "fa", "fa,fi"
+    const char *device;              // one line
+    msgl_pooling pooling;            // what requests get
+    int32_t pooled_size;             // values of each, or 0
+    int32_t hidden_size, embed_size; // as msgl_runner has them
     msgl_admin_state admin;
 } msgl_msg_ready;
 

@@ -78,6 +78,7 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
     if (rc == 0) rc = check_loras(s, engine, &err);
     if (rc != 0) return tell_fatal(ch, &err);
     const msgl_engine_info *info = msgl__engine_info(engine);
+    const msgl_runner *runner = msgl__engine_runner(engine);
     const msgl_msg_ready ready = {.max_seq_len = info->max_seq_len,
                                   .max_running = info->max_running,
                                   .num_pages = info->num_pages,
@@ -86,12 +87,14 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
                                   .attention = info->attention,
                                   .device = info->device,
                                   .pooling = info->pooling,
-                                  .pooled_size = info->pooled_size};
+                                  .pooled_size = info->pooled_size,
+                                  .hidden_size = runner->hidden_size,
+                                  .embed_size = runner->embed_size};
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(engine, &cfg);
     cfg.heartbeat = heartbeat;
     cfg.model_dir = options.model_dir;
-    rc = msgl__scheduler_serve(&options, &cfg, msgl__engine_runner(engine), &ready, ch, &err);
+    rc = msgl__scheduler_serve(&options, &cfg, runner, &ready, ch, &err);
     msgl__engine_destroy(engine);
     return rc == 0 || rc == MSGL_ECLOSED ? MSGL_EXIT_OK : MSGL_EXIT_FAILED;
 }

@@ -64,12 +64,11 @@ int msgl__scheduler_admin(msgl_scheduler *s, const msgl_admin_calls *engine, con
     if (engine->admin == NULL) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "this engine's weights cannot change");
     }
-    const bool update = a->kind == MSGL_ADMIN_DISK || a->kind == MSGL_ADMIN_TENSORS;
     // What is cached is in the memory that goes.
     if (a->kind == MSGL_ADMIN_RELEASE && (a->tags & MSGL_MEMORY_CACHE) != 0) {
         msgl__scheduler_forget(s);
     }
     rc = engine->admin(engine->ctx, a, err);
-    if (rc == 0 && update && a->flush) msgl__scheduler_forget(s);
+    if (rc == 0 && msgl__admin_updates(a) && a->flush) msgl__scheduler_forget(s);
     return rc;
 }

@@ -43,7 +43,7 @@ static int32_t logits_from(msgl_req *r, int32_t device_len, bool last)
 static void add_saves(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, int32_t device_len)
 {
     const msgl_cache_span *span = msgl__cache_state_span(&s->cfg.cache);
-    if (span == NULL) return;
+    if (span == NULL || r->private_kv) return;
     msgl_batch_req *b = &step->batch.reqs[step->batch.size - 1];
     b->saves = step->saves + step->num_saves;
     for (int32_t len = (b->cached_len / span->interval + 1) * span->interval; len <= device_len;
@@ -61,7 +61,8 @@ static void add_saves(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, 
 static bool engine_reads_extra(const msgl_req *r)
 {
     return r->extra != NULL &&
-           (r->extra->num_bias > 0 || r->extra->num_breakers > 0 || r->extra->pair_from > 0);
+           (r->extra->num_bias > 0 || r->extra->num_breakers > 0 || r->extra->pair_from > 0 ||
+            r->row_values > 0 || r->extra->num_embeds > 0);
 }
 
 // What r's next token, which gets to position `at`, is chosen from; NULL: all.
@@ -107,11 +108,19 @@ static msgl_batch_req part_of(msgl_req *r, int32_t device_len)
     };
 }
 
+static int32_t num_embeds(const msgl_req *r)
+{
+    return r->extra == NULL ? 0 : r->extra->num_embeds;
+}
+
 static void add(msgl_inflight_step *step, msgl_req *r, int32_t device_len)
 {
     msgl_batch *b = &step->batch;
+    const msgl_batch_req part = part_of(r, device_len);
     step->owners[b->size] = r;
-    b->reqs[b->size++] = part_of(r, device_len);
+    b->reqs[b->size++] = part;
+    step->num_row_values += r->row_values * (msgl__extend_len(&part) - part.logits_from);
+    if (r->device_len < num_embeds(r)) step->num_embeds += device_len - r->device_len;
     b->num_tokens += device_len - r->device_len;
     r->device_len = device_len;
     r->draft_state = -1; // the step's
@@ -179,6 +188,21 @@ static void add_answers(msgl_scheduler *s, msgl_inflight_step *step)
     step->batch.num_decode = step->batch.size;
 }
 
+// Tokens of r's next chunk that the step has room for the values and rows of, which rows with
+// log-probabilities bring and those without an embedding need. The step's answers have taken
+// theirs.
+static int32_t room_for(const msgl_scheduler *s, const msgl_inflight_step *step, const msgl_req *r,
+                        int32_t budget)
+{
+    if (r->row_values > 0) {
+        const int32_t rows = (s->runner.max_row_values - step->num_row_values) / r->row_values;
+        if (rows < budget) budget = rows;
+    }
+    const int32_t embeds = MSGL_EMBED_ROWS - step->num_embeds;
+    if (r->device_len < num_embeds(r) && embeds < budget) budget = embeds;
+    return budget;
+}
+
 // Tokens of r's next chunk; 0: none in this step. One that is cut ends at a multiple of runner.cut;
 // where the budget has no room for that, the step's first chunk takes more, if any step could.
 static int32_t chunk_len(const msgl_scheduler *s, const msgl_inflight_step *step, const msgl_req *r,
@@ -197,14 +221,15 @@ static int32_t chunk_len(const msgl_scheduler *s, const msgl_inflight_step *step
 // The next chunk of r; what is left of the budget, nothing behind one that was cut.
 static int32_t add_chunk(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, int32_t budget)
 {
-    const int32_t n = chunk_len(s, step, r, budget);
+    const int32_t room = room_for(s, step, r, budget);
+    const int32_t n = room <= 0 ? 0 : chunk_len(s, step, r, room);
     if (n == 0) return 0;
     // Back from the queue, and its mask is not there yet.
     if (r->device_len + n >= r->fill_len && !msgl__sched_may_choose(r)) return budget;
     if (!msgl__sched_grow(s, r, r->device_len + n)) return budget;
     add(step, r, r->device_len + n);
     // From the next step on others can share what this step computes: steps run in order.
-    msgl__cache_extend(s->cache, &r->cache_handle, r->ids, r->device_len);
+    if (!r->private_kv) msgl__cache_extend(s->cache, &r->cache_handle, r->ids, r->device_len);
     add_saves(s, step, r, r->device_len);
     r->client->served = ++s->chunks;
     if (r->state != MSGL_REQ_PREFILL) return n < budget ? budget - n : 0;
@@ -295,6 +320,7 @@ int msgl__sched_build(msgl_scheduler *s, msgl_inflight_step *step)
 {
     step->num_saves = 0;
     step->num_drafts = step->num_drafting = step->num_proposing = 0;
+    step->num_row_values = step->num_embeds = 0;
     step->has_trees = false;
     msgl__sched_slide(s);
     msgl__sched_plan_drafts(s);

@@ -94,7 +94,9 @@ void msgl__sched_draft_open(const msgl_scheduler *s, msgl_req *r)
     const int32_t most = r->sampling.speculative;
     // Mirostat's state goes from one token to the next.
     const bool mirostat = r->sampling.mirostat != 0 && r->sampling.temperature > 0;
-    r->most_drafts = !s->drafting || mirostat ? 0 : most < 0 ? MSGL_MAX_DRAFTS : most;
+    // Nor are values of rows that turn out to be no one's, or drafts behind tokens that are none.
+    const bool none = mirostat || r->row_values > 0 || r->private_kv;
+    r->most_drafts = !s->drafting || none ? 0 : most < 0 ? MSGL_MAX_DRAFTS : most;
     if (r->most_drafts > 0 && s->drafter != NULL) msgl__draft_open(s->drafter, &r->draft);
     // Without memory for it there are no drafts.
     if (r->most_drafts > 0 && r->constraint != NULL) r->ahead = msgl__calloc(1, sizeof *r->ahead);

@@ -51,6 +51,8 @@ typedef struct msgl_req {
     msgl_token_masks *masks;     // or NULL, as with a constraint
     msgl_req_state state;
     bool keep_kv;       // its K and V may go to the prefix cache at the end
+    bool private_kv;    // they never do, nor is anything of it there: its ids say not what it is
+    int32_t row_values; // beside each of its rows of log-probabilities
     int32_t prompt_len; //
     int32_t max_len;    // prompt_len + max_tokens
     int32_t num_ids;    // tokens that the host knows: prompt and handled results
@@ -105,10 +107,11 @@ typedef struct msgl_inflight_step {
     int32_t *drafts;
     int16_t *draft_parents;
     uint32_t *draft_masks;
-    int32_t num_drafts, num_drafting; // and how many requests have some
-    bool has_trees;                   // then there are no chunks
-    int32_t num_proposing;            // requests that want some of the draft model
-    uint64_t expected_ns;             // time that the step is expected to take; 0: unknown
+    int32_t num_drafts, num_drafting;   // and how many requests have some
+    bool has_trees;                     // then there are no chunks
+    int32_t num_proposing;              // requests that want some of the draft model
+    int32_t num_row_values, num_embeds; // beside rows of log-probabilities; rows of input_embeds
+    uint64_t expected_ns;               // time that the step is expected to take; 0: unknown
 } msgl_inflight_step;
 
 // One of the engine's slots.

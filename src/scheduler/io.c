@@ -123,6 +123,7 @@ static int run_admin(server *v, const msgl_admin *a, msgl_err *err)
     case MSGL_ADMIN_CONTINUE: msgl__scheduler_continue(v->scheduler); return 0;
     case MSGL_ADMIN_VERSION: return 0;
     case MSGL_ADMIN_TENSORS:
+    case MSGL_ADMIN_RECEIVE:
         if (v->tensors.bytes == NULL || v->tensors.come != a->total) {
             return msgl__err_set(err, MSGL_ENOMEM, "there is no memory for %llu bytes of tensors",
                                  (unsigned long long)a->total);

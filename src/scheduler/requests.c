@@ -119,6 +119,30 @@ void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len,
     msgl__sched_emit_end(s, uid, prompt_len, MSGL_FINISH_ERROR, status, text);
 }
 
+// What only some engines, and prompts of their length, can have.
+static int check_extra(const msgl_scheduler *s, const msgl_msg_request *q, msgl_err *err)
+{
+    const msgl_req_extra *x = q->extra;
+    if (x == NULL) return 0;
+    const msgl_runner *runner = &s->runner;
+    if (x->hidden && q->sampling.logprobs < 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "the request wants hidden states without log-probabilities");
+    }
+    if ((x->hidden && runner->hidden_size == 0) ||
+        (x->num_listed > 0 && runner->max_row_values == 0)) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "the request wants %s; this engine returns none",
+                             x->hidden ? "hidden states" : "log-probabilities of listed tokens");
+    }
+    if (x->num_embeds == 0 || (x->num_embeds == q->num_ids && x->embed_dim == runner->embed_size)) {
+        return 0;
+    }
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "input_embeds has %d rows of %d; allowed: %d, one a token, of %d",
+                         x->num_embeds, x->embed_dim, q->num_ids, runner->embed_size);
+}
+
 // Whether the request can ever run; *max_tokens is what it may generate.
 static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *max_tokens,
                          msgl_err *err)
@@ -138,6 +162,7 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
     }
     int rc = msgl__sampling_params_check(&q->sampling, cfg->vocab_size, err);
     if (rc == 0) rc = msgl__req_extra_check(q->extra, cfg->vocab_size, err);
+    if (rc == 0) rc = check_extra(s, q, err);
     if (rc != 0) return rc;
     const msgl_req_extra *x = q->extra;
     if (msgl__req_extra_constrains(x) &&
@@ -215,7 +240,9 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
                     .arrival = s->arrivals++,
                     .sampling = q->sampling,
                     .extra = msgl__req_extra_ref(q->extra),
-                    .keep_kv = true,
+                    .row_values = msgl__req_extra_row_values(q->extra, s->runner.hidden_size),
+                    .private_kv = q->extra != NULL && q->extra->num_embeds > 0,
+                    .keep_kv = q->extra == NULL || q->extra->num_embeds == 0,
                     .prompt_len = q->num_ids,
                     .max_len = q->num_ids + max_tokens,
                     .num_ids = q->num_ids,

@@ -146,6 +146,10 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_inflight_step *step, const msgl_s
                                         num_tokens);
         }
         if (r->state != MSGL_REQ_DONE && make_event(s, &b->reqs[i], r, res, i, e)) {
+            if (r->row_values > 0 && e->num_logprobs > 0) {
+                e->num_values = e->num_logprobs * r->row_values;
+                e->values = res->row_values + res->cu_row_values[i];
+            }
             if (r->most_drafts > 0) note_drafts(s, &b->reqs[i], r, num_tokens, e);
             msgl__sched_proposed(r, res, i);
             if (r->constraint != NULL && r->state != MSGL_REQ_DONE && e->num_tokens > 0) {

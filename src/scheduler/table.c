@@ -129,6 +129,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     // At least one token stays to be computed, for its logits; prompt_logprobs needs all rows.
     int32_t most = r->num_ids - 1, pending;
     if (r->sampling.prompt_logprobs >= 0 && r->echoed < r->prompt_len - 1) most = r->echoed;
+    if (r->private_kv) most = 0;
     const msgl_prefix p = msgl__cache_match(s->cache, salt_of(s, r), r->ids, most, &pending);
     if (pending >= MIN_SHARED_TOKENS) return false;
     const int32_t row = s->free_rows[s->num_free_rows - 1];

@@ -361,7 +361,16 @@ static void check_logprobs(bench_exec *e, family *f, int rows, int vocab, size_t
     array_upload(&l);
     CUDA_OK(cudaMalloc((void **)&d_out, sizeof *out * rows));
     device_write(d_out, out, sizeof *out * rows);
+    // Listed tokens, with a place between rows that stays as it is.
+    enum { LISTED = 131, LISTED_LD = LISTED + 1 };
+    int32_t *ids;
+    float *listed;
+    CUDA_OK(cudaMallocHost((void **)&ids, sizeof *ids * LISTED));
+    CUDA_OK(cudaMallocHost((void **)&listed, sizeof *listed * rows * LISTED_LD));
+    for (int i = 0; i < LISTED; i++) ids[i] = (int32_t)(rng_next(seed) % vocab);
+    for (int i = 0; i < rows * LISTED_LD; i++) listed[i] = 7;
     msgl__cuda_logprobs(&e->x, (const float *)l.dev, ld, rows, vocab, d_out);
+    msgl__cuda_listed(&e->x, (const float *)l.dev, ld, d_out, rows, ids, LISTED, listed, LISTED_LD);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(out, d_out, sizeof *out * rows, cudaMemcpyDeviceToHost));
     for (int r = 0; r < rows; r++) {
@@ -373,6 +382,7 @@ static void check_logprobs(bench_exec *e, family *f, int rows, int vocab, size_t
         for (int i = 0; i < vocab; i++) possible |= row[i] > -INFINITY;
         if (r % 9 == 7 || !possible) {
             expect(f, isnan(out[r].logprob) && out[r].rank == 0 && out[r].num_top == 0, "NaN row");
+            expect(f, isnan(listed[r * LISTED_LD]), "listed tokens of a NaN row");
             continue;
         }
         token *t = sorted_row(row, vocab);
@@ -384,6 +394,12 @@ static void check_logprobs(bench_exec *e, family *f, int rows, int vocab, size_t
         } else {
             expect(f, out[r].logprob == -INFINITY, "logprob of an impossible token");
         }
+        for (int i = 0; i < LISTED; i++) {
+            const float got = listed[r * LISTED_LD + i];
+            if (row[ids[i]] > -INFINITY) expect_near(f, got, row[ids[i]] - lse, 5e-6, "listed");
+            if (ids[i] == out[r].token) expect(f, got == out[r].logprob, "listed, the same bits");
+        }
+        expect(f, listed[r * LISTED_LD + LISTED] == 7, "nothing behind listed tokens");
         int place = 0;
         while (t[place].id != out[r].token) place++;
         expect(f, out[r].rank == place + 1, "rank");
@@ -397,6 +413,7 @@ static void check_logprobs(bench_exec *e, family *f, int rows, int vocab, size_t
         }
         free(t);
     }
+    cudaFreeHost(ids), cudaFreeHost(listed);
     cudaFree(d_out), free(out), free(before), array_free(&l);
 }
 

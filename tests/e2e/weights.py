@@ -180,9 +180,20 @@ def test_failures(server, other, folder):
     status, said = post(server, "/update_weights_from_tensor",
                         {"named_tensors": [{"name": name, "dtype": "float32", "shape": [3], "data": "AAAA"}]})
     check(status == 400 and "need 12" in said["error"]["message"], "refused: %s" % said["error"]["message"])
-    for path in ("/init_weights_update_group", "/update_weights_from_distributed", "/destroy_weights_update_group"):
-        status, said = post(server, path, {})
-        check(status == 501 and "NCCL" in said["error"]["message"], "%s: %s" % (path, said["error"]["message"]))
+    group = {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2, "group_name": "g"}
+    refused("NCCL", *post(server, "/init_weights_update_group", group))
+    refused("group", *post(server, "/destroy_weights_update_group", {"group_name": "g"}))
+    named = {"names": ["a", "b"], "dtypes": ["bfloat16", "torch.float32"], "shapes": [[2], [3, 4]], "group_name": "g"}
+    refused("group", *post(server, "/update_weights_from_distributed", named))
+    for path, body, what in (("/init_weights_update_group", {}, "master_address"),
+                             ("/init_weights_update_group", {**group, "master_port": 0}, "master_port"),
+                             ("/init_weights_update_group", {**group, "backend": "gloo"}, "backend"),
+                             ("/update_weights_from_distributed", {**named, "names": ["a"]}, "dtypes"),
+                             ("/update_weights_from_distributed", {**named, "dtypes": ["int8", "bfloat16"]}, "dtypes[0]"),
+                             ("/update_weights_from_distributed", {**named, "shapes": [[2], [-1]]}, "shapes[1]"),
+                             ("/update_weights_from_distributed", {**named, "load_format": "flattened_bucket"}, "load_format")):
+        status, said = post(server, path, body)
+        check(status == 400 and what in said["error"]["message"], "%s: %s" % (path, said["error"]["message"]))
 
 
 class Stream(threading.Thread):
@@ -377,4 +388,5 @@ def main():
         test_rights(program, str(first))
 
 
-main()
+if __name__ == "__main__":
+    main()

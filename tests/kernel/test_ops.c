@@ -813,6 +813,38 @@ static void test_logprobs(void **state)
     }
 }
 
+// Any tokens' log-probabilities, in any order and twice, have the bits that those of the record
+// have; places between rows stay as they are, and a NaN row gives NaN.
+static void test_listed(void **state)
+{
+    struct fixture *f = *state;
+    enum { VOCAB = 5001, LD = 5007, ROWS = 3, N = 6, OUT_LD = 8 };
+    static float l[ROWS * LD];
+    const int32_t ids[N] = {5000, 0, 17, 4000, 17, 1};
+    fill(f, l, MSGL_COUNT(l), 11);
+    l[2 * LD + 9] = NAN;
+    FOR_LEVELS(f, k)
+    {
+        msgl_token_logprobs records[ROWS] = {{.token = 4000, .num_top = 20}, {.token = 17}, {0}};
+        float out[ROWS * OUT_LD];
+        for (int i = 0; i < ROWS * OUT_LD; i++) out[i] = 5;
+        k->sample.logprobs(&f->exec, l, LD, ROWS, VOCAB, records);
+        k->sample.listed(&f->exec, l, LD, records, ROWS, ids, N, out, OUT_LD);
+        assert_memory_equal(&out[3], &records[0].logprob, sizeof(float));
+        for (int i = 0; i < records[0].num_top; i++) { // one by one
+            float one;
+            k->sample.listed(&f->exec, l, LD, records, 1, &records[0].top_ids[i], 1, &one, 1);
+            assert_memory_equal(&one, &records[0].top_logprobs[i], sizeof one);
+        }
+        assert_memory_equal(&out[OUT_LD + 2], &records[1].logprob, sizeof(float));
+        assert_memory_equal(&out[OUT_LD + 4], &records[1].logprob, sizeof(float));
+        for (int i = 0; i < ROWS * OUT_LD; i++) {
+            if (i % OUT_LD >= N) assert_true(out[i] == 5);
+            if (i >= 2 * OUT_LD && i % OUT_LD < N) assert_true(isnan(out[i]));
+        }
+    }
+}
+
 // Bits decide, of each row its own; nothing is written beyond the last token, and -inf and NaN
 // pass.
 static void test_mask(void **state)
@@ -851,7 +883,8 @@ int main(void)
         cmocka_unit_test(test_cap),           cmocka_unit_test(test_add_shared),
         cmocka_unit_test(test_distribution),  cmocka_unit_test(test_sampling_edges),
         cmocka_unit_test(test_dual_rope),     cmocka_unit_test(test_ties_at_filters),
-        cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_listed),
+        cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

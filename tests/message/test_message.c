@@ -260,11 +260,9 @@ static void test_small_types(void **state)
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){4096,   256,
-                                 1000,   16,
-                                 151936, "fa,fi",
-                                 NULL,   MSGL_POOL_EMBED,
-                                 1024,   {"step-3", "asleep", 3, true}};
+    m.u.ready = (msgl_msg_ready){4096,   256,     1000, 16,
+                                 151936, "fa,fi", NULL, MSGL_POOL_EMBED,
+                                 1024,   2048,    4096, {"step-3", "asleep", 3, true}};
     b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_int_equal(d.u.ready.max_seq_len, 4096);
@@ -273,6 +271,7 @@ static void test_small_types(void **state)
     assert_null(d.u.ready.device);
     assert_int_equal(d.u.ready.pooling, MSGL_POOL_EMBED);
     assert_int_equal(d.u.ready.pooled_size, 1024);
+    assert_true(d.u.ready.hidden_size == 2048 && d.u.ready.embed_size == 4096);
     assert_string_equal(d.u.ready.admin.version, "step-3");
     assert_string_equal(d.u.ready.admin.unusable, "asleep");
     assert_true(d.u.ready.admin.released == 3 && d.u.ready.admin.paused);
@@ -422,7 +421,7 @@ static void test_hostile_variants(void **state)
     msgl_token_logprobs rows[2];
     const msgl_msg t = tokens_message(e, rows);
     msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu", MSGL_POOL_NONE, 0, {0}};
+    ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu", MSGL_POOL_NONE, 0, 0, 64, {0}};
     msgl_msg stats = {.type = MSGL_MSG_STATS};
     const msgl_tree_run runs[] = {{-1, 32, 1, 7}, {0, 300, 70000, 1}};
     const msgl_msg tree = {.type = MSGL_MSG_TREE, .u.tree = {true, 332, 2, runs}};
@@ -552,7 +551,8 @@ static void test_token_lists(void **state)
 {
     (void)state;
     const int32_t id = 7, allowed[] = {9, 3}, banned[] = {1, 4, 2, 8, 70000};
-    const int32_t breakers[] = {5, 6, 9};
+    const int32_t breakers[] = {5, 6, 9}, listed[] = {69999, 0};
+    const float embeds[] = {1, -2, 0.5F, 0, 3, 1e30F};
     msgl_msg m = request_message(&id, 1), d;
     msgl_msg_mem mem = {0};
     msgl_req_extra_parts parts = {.allowed = allowed,
@@ -560,7 +560,13 @@ static void test_token_lists(void **state)
                                   .banned = banned,
                                   .num_banned = 5,
                                   .breakers = breakers,
-                                  .num_breakers = 3};
+                                  .num_breakers = 3,
+                                  .listed = listed,
+                                  .num_listed = 2,
+                                  .hidden = true,
+                                  .embeds = embeds,
+                                  .num_embeds = 2,
+                                  .embed_dim = 3};
     assert_int_equal(msgl__req_extra_create_with(&parts, 70001, &m.u.request.extra, NULL), 0);
     msgl_strbuf b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
@@ -571,6 +577,11 @@ static void test_token_lists(void **state)
     assert_memory_equal(x->banned, banned, sizeof banned);
     assert_int_equal(x->num_breakers, 3);
     assert_memory_equal(x->breakers, breakers, sizeof breakers);
+    assert_int_equal(x->num_listed, 2);
+    assert_memory_equal(x->listed, listed, sizeof listed);
+    assert_true(x->hidden && x->num_embeds == 2 && x->embed_dim == 3);
+    assert_memory_equal(x->embeds, embeds, sizeof embeds);
+    assert_int_equal(msgl__req_extra_row_values(x, 3), 5);
     msgl_err err;
     assert_int_equal(msgl__req_extra_check(x, 70001, &err), 0);
     assert_int_equal(msgl__req_extra_check(x, 70000, &err), MSGL_EINVAL);
@@ -627,6 +638,18 @@ static void test_admin(void **state)
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_true(d.u.admin.num_bytes == 5 && memcmp(d.u.admin.bytes, "\0tens", 5) == 0);
     msgl__strbuf_free(&b);
+    m.u.admin = (msgl_admin){.kind = MSGL_ADMIN_JOIN,
+                             .group = "g",
+                             .host = "trainer",
+                             .port = 29500,
+                             .rank = 3,
+                             .size = 9};
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_string_equal(d.u.admin.group, "g");
+    assert_string_equal(d.u.admin.host, "trainer");
+    assert_true(d.u.admin.port == 29500 && d.u.admin.rank == 3 && d.u.admin.size == 9);
+    msgl__strbuf_free(&b);
     m.type = MSGL_MSG_ADMIN_DONE;
     m.u.admin_done = (msgl_msg_admin_done){
         MSGL_EFORMAT, "tensor x: missing", 12, {NULL, "not whole", MSGL_MEMORY_WEIGHTS, true}};
@@ -657,7 +680,7 @@ static void test_hostile_frames(void **state)
         {1, MSGL_MSG_FLUSH, {0}, 1, "message: trailing bytes at byte 8"},
         {UINT32_MAX, MSGL_MSG_FLUSH, {0}, 0, "frame: not whole, or too long"},
         {0, 999, {0}, 0, "type: unknown at byte 8"},
-        {4, MSGL_MSG_ADMIN, {MSGL_ADMIN_RESUME + 1}, 4, "admin.kind: out of range at byte 12"},
+        {4, MSGL_MSG_ADMIN, {MSGL_ADMIN_RECEIVE + 1}, 4, "admin.kind: out of range at byte 12"},
         {8, MSGL_MSG_ADMIN, {0, 0, 0, 0, 3}, 8, "admin.mode: out of range at byte 16"},
         {4, MSGL_MSG_ADMIN_DONE, {1}, 4, "admin.code: out of range at byte 12"},
         {0, UINT32_MAX, {0}, 0, "type: unknown at byte 8"},

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/dtype.h"
 #include "server/fixture.h"
 
 static int ask_admin(const server_fixture *s, const char *path, const char *body)
@@ -217,6 +218,51 @@ static void test_tensors(void **state)
     server_close(&s);
 }
 
+// A trainer's group: where it is, and what it will broadcast, in the order of the request.
+static void test_group(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    int fd = ask_admin(&s, "/init_weights_update_group",
+                       "{\"master_address\":\"10.0.0.1\",\"master_port\":29500,\"rank_offset\":3,"
+                       "\"world_size\":9,\"group_name\":\"g\",\"backend\":\"nccl\"}");
+    msgl_msg m = engine_expect(&s, MSGL_MSG_ADMIN);
+    assert_true(m.u.admin.kind == MSGL_ADMIN_JOIN && m.u.admin.port == 29500);
+    assert_true(m.u.admin.rank == 3 && m.u.admin.size == 9);
+    assert_string_equal(m.u.admin.host, "10.0.0.1");
+    assert_string_equal(m.u.admin.group, "g");
+    done(&s, NULL, (msgl_admin_state){0});
+    expect_answer(fd, 200, "{\"success\":true,\"message\":\"Succeeded to initialize");
+    fd = ask_admin(&s, "/update_weights_from_distributed",
+                   "{\"names\":[\"z\",\"a\"],\"dtypes\":[\"bfloat16\",\"torch.float32\"],"
+                   "\"shapes\":[[2,3],[1]],\"group_name\":\"g\",\"weight_version\":\"8\"}");
+    static const uint64_t parts[] = {2, MSGL_BF16, 6, MSGL_F32, 1};
+    static const char header[] = "{\"z\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":"
+                                 "[0,12]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
+                                 "\"data_offsets\":[12,16]}}";
+    m = engine_expect(&s, MSGL_MSG_ADMIN);
+    const char *bytes = m.u.admin.bytes;
+    assert_int_equal(m.u.admin.kind, MSGL_ADMIN_DATA_OF);
+    assert_int_equal(m.u.admin.num_bytes, sizeof parts + 8 + sizeof header - 1);
+    assert_memory_equal(bytes, parts, sizeof parts);
+    assert_int_equal(bytes[sizeof parts], (int)(sizeof header - 1));
+    assert_memory_equal(bytes + sizeof parts + 8, header, sizeof header - 1);
+    m = engine_expect(&s, MSGL_MSG_ADMIN);
+    assert_true(m.u.admin.kind == MSGL_ADMIN_RECEIVE && m.u.admin.flush);
+    assert_string_equal(m.u.admin.group, "g");
+    assert_string_equal(m.u.admin.version, "8");
+    done(&s, "the link broke", (msgl_admin_state){0});
+    expect_answer(fd, 400, "{\"success\":false,\"message\":\"the link broke\"}");
+    fd = ask_admin(&s, "/destroy_weights_update_group", "{}");
+    m = engine_expect(&s, MSGL_MSG_ADMIN);
+    assert_int_equal(m.u.admin.kind, MSGL_ADMIN_LEAVE);
+    assert_string_equal(m.u.admin.group, "weight_update_group");
+    done(&s, NULL, (msgl_admin_state){0});
+    expect_answer(fd, 200, "Succeeded to destroy");
+    server_close(&s);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -251,6 +297,16 @@ static void test_refused(void **state)
          TENSOR("\"dtype\":\"float16\",\"shape\":[1],\"data\":\"A\""), "no base64"},
         {"/update_weights_from_tensor",
          TENSOR("\"dtype\":\"float16\",\"shape\":[2],\"data\":\"AAA=\""), "need 4"},
+        {"/init_weights_update_group", "{\"master_address\":\"a\"}", "'master_port' is missing"},
+        {"/init_weights_update_group",
+         "{\"master_address\":\"a\",\"master_port\":1,\"world_size\":1}", "'world_size' is 1"},
+        {"/update_weights_from_distributed", "{}", "'names' must be"},
+        {"/update_weights_from_distributed",
+         "{\"names\":[\"a\"],\"dtypes\":[\"F8\"],\"shapes\":[[1]]}", "'dtypes[0]' is not"},
+        {"/update_weights_from_distributed",
+         "{\"names\":[\"a\"],\"dtypes\":[\"F32\"],\"shapes\":[[1],[2]]}", "'shapes' must be"},
+        {"/update_weights_from_distributed",
+         "{\"names\":[\"\"],\"dtypes\":[\"F32\"],\"shapes\":[[1]]}", "'names[0]' is not"},
         {"/update_weight_version", "{}", "'new_version' is missing"},
         {"/release_memory_occupation", "{\"tags\":[\"all\"]}", "'tags' must be"},
         {"/release_memory_occupation", "{\"tags\":[]}", "'tags' must be"},
@@ -273,7 +329,7 @@ int main(void)
         cmocka_unit_test(test_update),      cmocka_unit_test(test_choices),
         cmocka_unit_test(test_pause),       cmocka_unit_test(test_asleep),
         cmocka_unit_test(test_tensors),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_engine_ends),
+        cmocka_unit_test(test_engine_ends), cmocka_unit_test(test_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -492,8 +492,15 @@ static void test_sglang_fields(void **state)
         {"\"sampling_params\":{},\"return_logprob\":1", "return_logprob"},
         {"\"sampling_params\":{},\"top_logprobs_num\":21", "top_logprobs_num"},
         {"\"sampling_params\":{},\"logprob_start_len\":-2", "logprob_start_len"},
-        {"\"sampling_params\":{},\"token_ids_logprob\":[1]", "token_ids_logprob"},
+        {"\"sampling_params\":{},\"token_ids_logprob\":1", "token_ids_logprob"},
+        {"\"sampling_params\":{},\"token_ids_logprob\":[[1],[2]]", "token_ids_logprob"},
+        {"\"sampling_params\":{},\"token_ids_logprob\":[[1],2]", "token_ids_logprob"},
+        {"\"sampling_params\":{},\"return_logprob\":[true,true]", "return_logprob"},
+        {"\"sampling_params\":{},\"return_hidden_states\":true", "return_hidden_states"},
+        {"\"sampling_params\":{},\"return_hidden_states\":1", "return_hidden_states"},
+        {"\"input_embeds\":[[1,2]]", "input_embeds"},  // beside a text
         {"\"return_logprob\":true", "return_logprob"}, // the plain form
+        {"\"token_ids_logprob\":[1]", "token_ids_logprob"},
         {"\"sampling_params\":{},\"image_data\":\"x\"", "image_data"},
         {"\"sampling_params\":{},\"input_ids\":[1]", "input_ids"},
         {"\"sampling_params\":{},\"stream\":1", "stream"},
@@ -515,6 +522,67 @@ static void test_sglang_fields(void **state)
         parse(&msgl__endpoint_generate, false, "{\"prompt\":null,\"text\":\"x\"}", &r, &e), 0);
     assert_string_equal(r.prompts[0].text, "x");
     msgl__gen_request_free(&r);
+}
+
+static int parse_rows(const char *body, msgl_gen_request *r, msgl_api_error *e)
+{
+    msgl_api_config c = {.model_name = "m",
+                         .model_path = "m",
+                         .vocab_size = 1000,
+                         .hidden_size = 2,
+                         .embed_size = 2};
+    c.defaults = msgl__sampling_params_default();
+    *e = (msgl_api_error){0};
+    return msgl__api_parse(&msgl__endpoint_generate, body, strlen(body), &c, NULL, r, e);
+}
+
+// What trainers ask for beside log-probabilities, of one prompt and of several.
+static void test_sglang_rows(void **state)
+{
+    (void)state;
+    msgl_gen_request r;
+    msgl_api_error e;
+    // One prompt of three tokens, and two of one.
+    assert_int_equal(parse_rows("{\"input_embeds\":[[1,2],[0.5,-1e9],[3,4]]}", &r, &e), 0);
+    assert_true(r.num_prompts == 1 && r.prompts[0].num_ids == 3 && r.embeds != NULL);
+    msgl__gen_request_free(&r);
+    assert_int_equal(parse_rows("{\"input_embeds\":[[[1,2]],[[3,4]]],\"return_logprob\":true,"
+                                "\"token_ids_logprob\":[[5],null]}",
+                                &r, &e),
+                     0);
+    assert_true(r.num_prompts == 2 && r.prompts[1].num_ids == 1 && r.listed != NULL && !r.hidden);
+    msgl__gen_request_free(&r);
+    // Hidden states come with rows of log-probabilities, whether these are shown or not. Lists of
+    // one value for each prompt are that value.
+    assert_int_equal(
+        parse_rows("{\"input_ids\":[[1],[2]],\"return_hidden_states\":[true,true],"
+                   "\"sampling_params\":[{\"max_new_tokens\":3},{\"max_new_tokens\":3}],"
+                   "\"token_ids_logprob\":[7]}",
+                   &r, &e),
+        0);
+    assert_true(r.hidden && r.hidden_size == 2 && r.max_tokens == 3 && r.listed == NULL);
+    assert_true(r.sampling.logprobs == 0 && r.sampling.prompt_logprobs == 0 && r.form == NULL);
+    msgl__gen_request_free(&r);
+    static const char *const bad[][2] = {
+        {"{\"input_embeds\":[]}", "input_embeds"},
+        {"{\"input_embeds\":7}", "input_embeds"},
+        {"{\"input_embeds\":[1,2]}", "input_embeds"},
+        {"{\"input_embeds\":[[1,2,3]]}", "input_embeds"},
+        {"{\"input_embeds\":[[1,\"2\"]]}", "input_embeds"},
+        {"{\"input_embeds\":[[1,1e39]]}", "input_embeds"},
+        {"{\"input_embeds\":[[1,2],[1]]}", "input_embeds"},
+        {"{\"input_embeds\":[[[1,2]],[]]}", "input_embeds"},
+        {"{\"input_embeds\":[[[1,2]],5]}", "input_embeds"},
+        {"{\"input_embeds\":[[1,2]],\"input_ids\":[1]}", "input_embeds"},
+        {"{\"input_ids\":[[1],[2]],\"top_logprobs_num\":[1,2]}", "top_logprobs_num"},
+        {"{\"input_ids\":[[1],[2]],\"return_logprob\":[true]}", "return_logprob"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        if (parse_rows(bad[i][0], &r, &e) == 0) fail_msg("%s: taken", bad[i][0]);
+        if (e.status != 400 || strcmp(e.param, bad[i][1]) != 0) {
+            fail_msg("%s: %d %s: %s", bad[i][0], e.status, e.param, e.message);
+        }
+    }
 }
 
 // Its answers: an object per prompt and choice, a list where there are several; streamed, each
@@ -817,6 +885,7 @@ int main(void)
         cmocka_unit_test(test_samplers),
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_sglang_fields),
+        cmocka_unit_test(test_sglang_rows),
         cmocka_unit_test(test_sglang_answers),
         cmocka_unit_test(test_salts),
         cmocka_unit_test(test_truncate),

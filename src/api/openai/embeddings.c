@@ -63,56 +63,6 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
 
 // --- answers ---
 
-enum { DIGITS = 9, NUMBER_BYTES = 24 };
-
-// Writes a number between -1 and 1 as JSON, with as many digits as tell it from every other float:
-// 0.015625 is 1.5625e-2. It takes 30 ns, where printf takes 300, on the event loop that all
-// connections wait for; an answer may have a million of them.
-static size_t write_number(float value, char out[NUMBER_BYTES])
-{
-    char *at = out;
-    double v = fabs((double)value);
-    int exponent = 0;
-    if (v == 0) {
-        *at = '0';
-        return 1;
-    }
-    if (value < 0) *at++ = '-';
-    for (; v < 1; v *= 10) exponent--;
-    uint32_t digits = (uint32_t)(v * 1e8 + 0.5);
-    if (digits >= 1000000000u) { // 9.999999996
-        digits /= 10;
-        exponent++;
-    }
-    char text[DIGITS];
-    for (int i = DIGITS - 1; i >= 0; i--, digits /= 10) text[i] = (char)('0' + digits % 10);
-    int used = DIGITS;
-    while (used > 1 && text[used - 1] == '0') used--;
-    *at++ = text[0];
-    if (used > 1) {
-        *at++ = '.';
-        memcpy(at, text + 1, (size_t)used - 1);
-        at += used - 1;
-    }
-    if (exponent == 0) return (size_t)(at - out);
-    *at++ = 'e';
-    *at++ = '-';
-    if (exponent <= -10) *at++ = (char)('0' + -exponent / 10);
-    *at++ = (char)('0' + -exponent % 10);
-    return (size_t)(at - out);
-}
-
-static int put_floats(const float *values, int32_t n, msgl_strbuf *out)
-{
-    char number[NUMBER_BYTES];
-    int rc = msgl__strbuf_addc(out, '[');
-    for (int32_t i = 0; i < n && rc == 0; i++) {
-        if (i > 0) rc = msgl__strbuf_addc(out, ',');
-        if (rc == 0) rc = msgl__strbuf_add(out, number, write_number(values[i], number));
-    }
-    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
-}
-
 // The floats' bytes, little-endian.
 static int put_base64(const float *values, int32_t n, msgl_strbuf *out)
 {
@@ -145,7 +95,7 @@ int msgl__embedding_put(msgl_sequence *s, int32_t dimensions, bool base64, msgl_
 {
     const int32_t n = dimensions > 0 && dimensions < s->num_values ? dimensions : s->num_values;
     normalise(s->values, n);
-    return (base64 ? put_base64 : put_floats)(s->values, n, out);
+    return base64 ? put_base64(s->values, n, out) : msgl__json_put_floats(out, s->values, n);
 }
 
 static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)

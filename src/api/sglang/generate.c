@@ -9,6 +9,7 @@
 #include "api/sglang/endpoints.h"
 #include "api/fields.h"
 #include "api/json.h"
+#include "api/row_values.h"
 
 static const msgl_field_row both_rows[] = {
     {"text", MSGL_FIELD_ANY,
@@ -17,6 +18,10 @@ static const msgl_field_row both_rows[] = {
     {"prompt", MSGL_FIELD_ANY, .help = "Mini-SGLang's name of `text`; one of the two is required"},
     {"input_ids", MSGL_FIELD_ANY,
      .help = "the prompt as an array of token ids, or an array of such; makes it SGLang's form"},
+    {"input_embeds", MSGL_FIELD_ARRAY,
+     .help = "in place of them the prompt as rows of numbers, one a token, which enter the first "
+             "layer as they are; or an array of such prompts; makes it SGLang's form. Nothing of "
+             "it is in the prefix cache"},
     {"sampling_params", MSGL_FIELD_OBJECT,
      .help = "what is asked of the answers; makes it SGLang's form"},
     {0},
@@ -24,18 +29,14 @@ static const msgl_field_row both_rows[] = {
 static const msgl_refused_field plain_refused[] = {
     {"return_logprob", MSGL_NEUTRAL_OFF},
     {"top_logprobs_num", MSGL_NEUTRAL_OFF},
+    {"token_ids_logprob", MSGL_NEUTRAL_OFF},
+    {"return_hidden_states", MSGL_NEUTRAL_OFF},
     {NULL, MSGL_NEUTRAL_NULL},
 };
 static const msgl_refused_field both_refused[] = {
-    {"token_ids_logprob", MSGL_NEUTRAL_OFF},
-    {"return_hidden_states", MSGL_NEUTRAL_OFF},
-    {"image_data", MSGL_NEUTRAL_OFF},
-    {"audio_data", MSGL_NEUTRAL_OFF},
-    {"video_data", MSGL_NEUTRAL_OFF},
-    {"input_embeds", MSGL_NEUTRAL_OFF},
-    {"custom_logit_processor", MSGL_NEUTRAL_OFF},
-    {"session_params", MSGL_NEUTRAL_OFF},
-    {NULL, MSGL_NEUTRAL_NULL},
+    {"image_data", MSGL_NEUTRAL_OFF},     {"audio_data", MSGL_NEUTRAL_OFF},
+    {"video_data", MSGL_NEUTRAL_OFF},     {"custom_logit_processor", MSGL_NEUTRAL_OFF},
+    {"session_params", MSGL_NEUTRAL_OFF}, {NULL, MSGL_NEUTRAL_NULL},
 };
 static const msgl_field_row sglang_rows[] = {
     MSGL_ROW_MODEL,
@@ -50,8 +51,17 @@ static const msgl_field_row sglang_rows[] = {
      .help = "the prompt's token that they begin at; -1: none of the prompt's"},
     {"top_logprobs_num", MSGL_FIELD_INT, .min = 0, .max = MSGL_MAX_LOGPROBS, .preset = "0",
      .help = "so many of the likeliest tokens beside each"},
+    {"token_ids_logprob", MSGL_FIELD_ANY,
+     .help =
+         "token ids, whose log-probabilities stand beside each: `output_token_ids_logprobs` and "
+         "`input_token_ids_logprobs`; or an array of such arrays, one for each prompt"},
     {"return_text_in_logprobs", MSGL_FIELD_BOOL, .preset = "false",
      .help = "tokens have their texts there, in place of `null`"},
+    {"return_hidden_states", MSGL_FIELD_BOOL, .preset = "false",
+     .help =
+         "`meta_info.hidden_states`: an array with the prompt's, one a token, then that of each "
+         "token of the answer but the last, behind the final norm; refused without "
+         "`--enable-return-hidden-states`"},
     {0},
 };
 static const msgl_field_row params_rows[] = {
@@ -99,7 +109,8 @@ static const msgl_fields *const objects[] = {&plain, &sglang, &params, NULL};
 typedef struct generate {
     bool sglang;   // in SGLang's form
     bool logprobs; // its answer has some ...
-    bool tops;     // ... and of other tokens
+    bool tops;     // ... of other tokens ...
+    bool listed;   // ... and of those that it lists
 } generate;
 static const msgl_own_fields own_fields = {.size = sizeof(generate)};
 
@@ -110,7 +121,8 @@ static bool in_sglang(const msgl_gen_request *r)
 
 static bool is_sglang(const json_t *o)
 {
-    return msgl__field(o, "sampling_params") != NULL || msgl__field(o, "input_ids") != NULL;
+    return msgl__field(o, "sampling_params") != NULL || msgl__field(o, "input_ids") != NULL ||
+           msgl__field(o, "input_embeds") != NULL;
 }
 
 static int one_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
@@ -200,12 +212,68 @@ static int parse_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error
     return 0;
 }
 
+// The prompts, by whichever of their names.
+static int parse_sglang_prompts(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                                msgl_api_error *e)
+{
+    static const char *const names[] = {"text", "input_ids", "prompt", "input_embeds"};
+    const char *name = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (msgl__field(o, names[i]) == NULL) continue;
+        if (name != NULL) {
+            return msgl__api_fail(e, 400, names[i], "invalid_value",
+                                  "'%s' and '%s' are both given; one of them is the prompt.", name,
+                                  names[i]);
+        }
+        name = names[i];
+    }
+    if (name == NULL) name = "text";
+    const json_t *prompts = json_object_get(o, name);
+    return strcmp(name, "input_embeds") == 0 ? msgl__embeds_parse(prompts, cfg, out, e)
+                                             : msgl__parse_prompts(prompts, name, cfg, out, e);
+}
+
+// SGLang's clients give some fields once for all prompts or, as an array, once for each. Where such
+// an array has the same value for all of several prompts, that becomes the field.
+static int take_common(json_t *o, const char *name, int num_prompts, msgl_api_error *e)
+{
+    const json_t *list = msgl__field(o, name);
+    if (!json_is_array(list)) return 0;
+    const size_t n = json_array_size(list);
+    json_t *first = json_array_get(list, 0);
+    bool common = n == (size_t)num_prompts;
+    for (size_t i = 1; i < n && common; i++) {
+        common = json_equal(json_array_get(list, i), first) != 0;
+    }
+    if (!common) {
+        return msgl__api_fail(
+            e, 400, name, "invalid_value",
+            "'%s' is an array of %zu; allowed: one value, or the same one for each "
+            "of the %d prompts.",
+            name, n, num_prompts);
+    }
+    return json_object_set(o, name, first) == 0 ? 0 : msgl__api_oom(e);
+}
+
+static int take_commons(json_t *o, int num_prompts, msgl_api_error *e)
+{
+    static const char *const names[] = {"sampling_params", "return_logprob", "logprob_start_len",
+                                        "top_logprobs_num", "return_hidden_states"};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && rc == 0; i++) {
+        rc = take_common(o, names[i], num_prompts, e);
+    }
+    return rc;
+}
+
 static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
 {
     ((generate *)out->own)->sglang = true;
     int rc = check_places(o, e);
     if (rc == 0) rc = msgl__check_fields(o, &sglang, cfg, cfg->unknown_fields, &out->unknown, e);
+    if (rc == 0) rc = parse_sglang_prompts(o, cfg, out, e);
+    if (rc == 0) rc = take_commons(out->root, out->num_prompts, e);
     if (rc < 0) return rc;
     json_t *p = msgl__field(o, "sampling_params"), *none = NULL;
     if (p == NULL) p = none = json_object();
@@ -224,21 +292,10 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     if (rc == 0) rc = msgl__field_bool(o, "stream", &out->stream, e);
     if (rc >= 0) rc = msgl__parse_rid(o, out->rid, e);
     if (rc >= 0) rc = parse_logprobs(o, out, e);
-    if (rc < 0) return rc;
+    const bool logprobs = ((const generate *)out->own)->logprobs;
+    if (rc >= 0) rc = msgl__row_values_parse(o, logprobs, cfg, out, e);
+    ((generate *)out->own)->listed = out->listed != NULL;
     out->return_ids = true;
-    const char *const names[] = {"text", "input_ids", "prompt"};
-    const char *name = NULL;
-    for (int i = 0; i < 3; i++) {
-        if (msgl__field(o, names[i]) == NULL) continue;
-        if (name != NULL) {
-            return msgl__api_fail(e, 400, names[i], "invalid_value",
-                                  "'%s' and '%s' are both given; one of them is the prompt.", name,
-                                  names[i]);
-        }
-        name = names[i];
-    }
-    if (name == NULL) name = "text";
-    rc = msgl__parse_prompts(json_object_get(o, name), name, cfg, out, e);
     return rc < 0 ? rc : msgl__check_choices(out, e);
 }
 
@@ -258,15 +315,32 @@ static int put_list(const char *name, const msgl_logprobs *l, int part, msgl_str
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
 
+// The same of lists that are not kept as msgl_logprobs.
+static int put_texts(const char *name, const msgl_strbuf *entries, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_addf(out, ",\"%s\":[", name);
+    if (rc == 0) rc = msgl__strbuf_add(out, msgl__strbuf_str(entries), entries->len);
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
 static int put_logprobs(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *out)
 {
     const generate *own = r->req->own;
     if (!own->logprobs) return 0;
     int rc = put_list("input_token_logprobs", &s->prompt_logprobs, 0, out);
     if (rc == 0) rc = put_list("output_token_logprobs", &s->logprobs, 0, out);
-    if (rc != 0 || !own->tops) return rc;
-    rc = put_list("input_top_logprobs", &s->prompt_logprobs, 1, out);
-    return rc == 0 ? put_list("output_top_logprobs", &s->logprobs, 1, out) : rc;
+    if (rc == 0 && own->tops) rc = put_list("input_top_logprobs", &s->prompt_logprobs, 1, out);
+    if (rc == 0 && own->tops) rc = put_list("output_top_logprobs", &s->logprobs, 1, out);
+    if (rc != 0 || !own->listed) return rc;
+    rc = put_texts("input_token_ids_logprobs", &s->rows.listed_prompt, out);
+    return rc == 0 ? put_texts("output_token_ids_logprobs", &s->rows.listed, out) : rc;
+}
+
+static int put_hidden(const msgl_sequence *s, msgl_strbuf *out)
+{
+    if (!s->req->hidden) return 0;
+    const int rc = msgl__strbuf_adds(out, ",\"hidden_states\":");
+    return rc == 0 ? msgl__row_texts_put_hidden(&s->rows, out) : rc;
 }
 
 // Why it ended, as an object; a token that ended it is named.
@@ -307,6 +381,7 @@ static int put_sglang(const msgl_reply *r, int index, const msgl_sequence *s, ms
     }
     if (rc == 0) rc = msgl__json_put_str(out, version, strlen(version));
     if (rc == 0) rc = put_logprobs(r, s, out);
+    if (rc == 0) rc = put_hidden(s, out);
     if (rc == 0) rc = msgl__strbuf_addc(out, '}');
     if (rc == 0) rc = msgl__reply_put_ids("output_ids", &s->ids, out);
     return rc == 0 ? msgl__strbuf_addf(out, ",\"index\":%d}", index) : rc;

@@ -98,6 +98,9 @@ void msgl__cuda_mask(msgl_exec *x, const float *logits, size_t ld, const uint32_
                      int num_rows, int vocab, float *out);
 void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
                          msgl_token_logprobs *out);
+void msgl__cuda_listed(msgl_exec *x, const float *logits, size_t ld,
+                       const msgl_token_logprobs *records, int num_rows, const int32_t *ids, int n,
+                       float *out, size_t out_ld);
 size_t msgl__cuda_sample_scratch(int num_rows, int vocab);
 
 #ifdef __cplusplus

@@ -451,6 +451,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     if (range.bad) {
         if (writes) {
             out->logprob = CUDART_NAN_F;
+            out->log_sum = CUDART_NAN;
             out->rank = out->num_top = 0;
         }
         return;
@@ -462,6 +463,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     const double lse = (double)range.max + log((double)sums.b / (double)ROW_ONE);
     if (writes) {
         out->logprob = known ? (float)((double)r.logits[token] - lse) : CUDART_NAN_F;
+        out->log_sum = lse;
         out->rank = known ? (int)sums.a + 1 : 0;
         out->num_top = num_top > 0 ? num_top : 0;
     }
@@ -623,6 +625,29 @@ extern "C" void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld
     if (num_rows <= 0) return;
     const row_launch l = plan_rows(msgl__cuda_device(x), num_rows, vocab, true);
     launch_rows<logprobs_kernel>(x, l, num_rows, logits, ld, vocab, out, l.keep);
+}
+
+// One thread an id; a row is blockIdx.y.
+static __global__ void listed_kernel(const float *logits, size_t ld,
+                                     const msgl_token_logprobs *records, const int32_t *ids, int n,
+                                     float *out, size_t out_ld)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const size_t row = blockIdx.y;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    if (i >= n) return;
+    out[row * out_ld + i] = (float)((double)logits[row * ld + ids[i]] - records[row].log_sum);
+}
+
+extern "C" void msgl__cuda_listed(msgl_exec *x, const float *logits, size_t ld,
+                                  const msgl_token_logprobs *records, int num_rows,
+                                  const int32_t *ids, int n, float *out, size_t out_ld)
+{
+    if (num_rows <= 0 || n <= 0) return;
+    const dim3 grid((unsigned)(n + 127) / 128, (unsigned)num_rows), block(128);
+    MSGL_CUDA_TRY(x, msgl__launch(listed_kernel, grid, block, 0, msgl__cuda_stream(x), logits, ld,
+                                  records, ids, n, out, out_ld));
 }
 
 // One thread a logit; masks NULL: a copy.

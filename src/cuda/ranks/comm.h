@@ -92,6 +92,9 @@ const char *msgl__nccl_all_reduce(msgl_nccl *n, msgl_dtype dtype, void *buf, siz
                                   cudaStream_t stream);
 const char *msgl__nccl_all_gather(msgl_nccl *n, const float *in, size_t count, float *out,
                                   cudaStream_t stream);
+// buf becomes rank 0's.
+const char *msgl__nccl_broadcast(msgl_nccl *n, msgl_dtype dtype, void *buf, size_t count,
+                                 cudaStream_t stream);
 // From any thread: calls in flight end. Returns when no graph has calls of n any more.
 void msgl__nccl_abort(msgl_nccl *n);
 void msgl__nccl_destroy(msgl_nccl *n); // behind the last call, and the end of all graphs with some

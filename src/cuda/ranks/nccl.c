@@ -22,6 +22,7 @@ _Static_assert(sizeof(ncclUniqueId) == MSGL_NCCL_ID_BYTES, "comm.h");
     X(CommInitRank)                                                                                \
     X(CommAbort)                                                                                   \
     X(AllReduce)                                                                                   \
+    X(Broadcast)                                                                                   \
     X(AllGather)                                                                                   \
     X(GetErrorString)                                                                              \
     X(GetLastError)
@@ -164,6 +165,12 @@ const char *msgl__nccl_all_gather(msgl_nccl *n, const float *in, size_t count, f
                                   cudaStream_t stream)
 {
     return check(n, lib.AllGather(in, out, count, ncclFloat32, n->comm, stream));
+}
+
+const char *msgl__nccl_broadcast(msgl_nccl *n, msgl_dtype dtype, void *buf, size_t count,
+                                 cudaStream_t stream)
+{
+    return check(n, lib.Broadcast(buf, buf, count, type_of(dtype), 0, n->comm, stream));
 }
 
 void msgl__nccl_abort(msgl_nccl *n)

@@ -27,6 +27,9 @@ int msgl__cuda_comm_create(msgl_device *d, const msgl_device_ranks *ranks, struc
 // MSGL_ENOMEM.
 int msgl__cuda_gemm_broadcast(msgl_device *d, const msgl_device_ranks *ranks, msgl_err *err);
 
+// cuda/ranks/groups.c
+extern const msgl_group_ops msgl__cuda_groups;
+
 #ifdef __cplusplus
 }
 #endif
