@@ -2,7 +2,7 @@
 """What trainers ask /generate for beside text: log-probabilities of tokens that they list, hidden states, and prompts of
 rows in place of tokens. Each is compared with what the checkpoint's own tensors say of it.
 
-    rollouts.py MINISGL MODEL
+    rollouts.py MINISGL MODEL [OPTION ...]    such as --device cuda --deterministic
 """
 import array
 import json
@@ -180,9 +180,9 @@ def test_beside_drafts(server):
         check(all(same), "rows have their own values")
 
 
-def main(program, model):
+def main(program, model, *options):
     embedding = Embedding(pathlib.Path(model))
-    hidden = ("--enable-return-hidden-states", "--max-prefill-length", 512)
+    hidden = ("--enable-return-hidden-states", "--max-prefill-length", 512, *options)
     with Server(program, model, *hidden) as server:
         test_listed(server, embedding.vocab)
         test_batch(server)
@@ -196,7 +196,7 @@ def main(program, model):
         test_embeds(server, embedding)
     with Server(program, model, *hidden, "--speculative-algorithm", "SUFFIX") as server:
         test_beside_drafts(server)
-    with Server(program, model) as server:
+    with Server(program, model, *options) as server:
         refused(server, {"text": "x", "return_hidden_states": True}, "--enable-return-hidden-states")
 
 
