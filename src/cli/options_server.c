@@ -283,8 +283,9 @@ static const msgl_setting ROWS[] = {
         .group = "model",
         .metavar = "NAME=PATH",
         .help =
-            "serve the adapter in this folder, as PEFT saves it, as a model of this name beside "
-            "the model; further words NAME=PATH are further adapters (docs/adapters.md)",
+            "serve the adapter in this folder, as PEFT saves it, or GGUF file, as a model of this "
+            "name beside the model; further words NAME=PATH are further adapters "
+            "(docs/adapters.md)",
     },
     {
         .name = "served-model-name",
