@@ -161,8 +161,11 @@ static int load_post(msgl_tokenizer *t, const json_t *j, const char *where, cons
 int msgl__load_post_processor(msgl_tokenizer *t, const json_t *j, msgl_err *err)
 {
     t->post = msgl__malloc(sizeof(*t->post));
-    if (t->post == NULL) return msgl__j_enomem(err);
-    t->post[0] = MSGL_POST_SEQUENCE;
-    t->num_post = 1;
+    t->post_pair = msgl__malloc(2 * sizeof(*t->post_pair));
+    if (t->post == NULL || t->post_pair == NULL) return msgl__j_enomem(err);
+    t->post[0] = t->post_pair[0] = MSGL_POST_SEQUENCE; // two texts one behind the other
+    t->post_pair[1] = MSGL_POST_SECOND;
+    t->num_post = t->pair_from = 1;
+    t->num_post_pair = 2;
     return msgl__load_steps(t, j, "post_processor", "processors", load_post, err);
 }
