@@ -154,4 +154,5 @@ def main():
         make(name, tokenizers, out)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -126,7 +126,7 @@ typedef struct msgl_options {
     int dp_size, dp_rank;
     int is_embedding; // 1: prompts become vectors, as `minisgl serve` gives them; not by msgl_open
     int is_reranker;  // 1: they become the logits of these two tokens; the same
-    int score_token_ids[2];
+    int score_token_ids[2]; // the second -1: there is one
     // Several tokens of an answer a step: what guesses at them (docs/speculation.md): "none",
     // "NGRAM", "SUFFIX", "STANDALONE", "EAGLE3", "NEXTN", or "auto". Answers stay what they are.
     const char *speculative_algorithm;

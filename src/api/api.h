@@ -14,6 +14,7 @@
 #include "core/err.h"
 #include "core/req_extra.h"
 #include "core/sampling_params.h"
+#include "models/prompts.h"
 #include "parsers/parser.h"
 #include "api/json.h"
 #include "text/stop.h"
@@ -94,17 +95,20 @@ typedef struct msgl_api_config {
     // All that the server has, a NULL behind them: a field that another one reads is no typing
     // error. NULL: none.
     const msgl_endpoint *const *endpoints;
-    msgl_sampling_params defaults;   // of what a request leaves out: the model's own
-    int32_t vocab_size;              // ids of a prompt and stop ids are below it
-    int32_t pooled_size;             // values that the engine makes of a prompt; 0: it answers
-    int32_t hidden_size;             // of hidden states; 0: requests cannot have any
-    int32_t embed_size;              // of a row of input_embeds; 0: the model takes none
-    bool reranks;                    // these are the logits of yes and no
-    bool classifies;                 // these are the logits of labels, ...
-    const char *const *labels;       // ... [pooled_size] of these names
-    bool multi_label;                // of which a text may have several
-    const char *template_text;       // of the model's chat template; "": it has none
-    const msgl_tool_form *tool_form; // of the model; NULL: calls stay text
+    msgl_sampling_params defaults;    // of what a request leaves out: the model's own
+    int32_t vocab_size;               // ids of a prompt and stop ids are below it
+    int32_t pooled_size;              // values that the engine makes of a prompt; 0: it answers
+    int32_t hidden_size;              // of hidden states; 0: requests cannot have any
+    int32_t embed_size;               // of a row of input_embeds; 0: the model takes none
+    int32_t token_vector_size;        // of a vector of each token; 0: there are none
+    bool token_weights;               // there are weights of each token
+    bool reranks;                     // these are the logits of yes and no
+    bool classifies;                  // these are the logits of labels, ...
+    const char *const *labels;        // ... [pooled_size] of these names
+    bool multi_label;                 // of which a text may have several
+    const msgl_text_prompts *prompts; // of a model that embeds; NULL: there are none
+    const char *template_text;        // of the model's chat template; "": it has none
+    const msgl_tool_form *tool_form;  // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts
     bool tool_form_auto, reasoning_form_auto;  // they follow the template, also a request's own
     bool trust_template;                       // requests may bring one
@@ -153,8 +157,9 @@ typedef struct msgl_chat_request {
 
 // Of a reranker: each prompt is a document, read together with its query.
 typedef struct msgl_pair_request {
-    bool on;              // prompts are such pairs; else each text is embedded alone
-    bool encoded;         // by the tokenizer's template for two texts; else as text
+    bool on;        // prompts are such pairs; else each text is embedded alone
+    bool encoded;   // by the tokenizer's template for two texts; else as text
+    bool one_token; // the score is one token's logit, not how much likelier it is than another
     const char *instruct; // what the model is to judge by, in root; NULL: its own
     int num_documents;    // prompts before the queries'
     int num_queries;      // 1, or one for each document
@@ -171,6 +176,7 @@ typedef struct msgl_gen_request {
     int num_prompts;              // of a chat: 1
     msgl_chat_request chat;       // of a chat
     msgl_pair_request pairs;      // of a reranker
+    const char *before;           // each prompt that is a text: of cfg->prompts; NULL: nothing
     const char *const *labels;    // of a model that classifies: msgl_api_config's
     bool multi_label;             // the same
     const json_t *fill;           // of a gap: its parts, an object in root; NULL: there is none

@@ -159,6 +159,24 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
     return rc;
 }
 
+// A text behind what the model wants before it, as one text.
+static int encode_behind(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_prompt *p,
+                         const char *field, size_t max_ids, msgl_ids *ids)
+{
+    const size_t n = strlen(j->req.before), before = j->claim.bytes;
+    const msgl_encode_opts opts = {.add_special = true, .max_ids = max_ids};
+    int rc = msgl__claim_add(&j->claim, MSGL_BUDGET_PROMPT, n + p->len);
+    if (rc != 0) return msgl__api_fail_memory(&j->error, rc);
+    char *both = msgl__malloc(n + p->len);
+    if (both == NULL) return msgl__api_oom(&j->error);
+    memcpy(both, j->req.before, n);
+    memcpy(both + n, p->text, p->len);
+    rc = encode(j, tokenizer, field, both, n + p->len, &opts, ids);
+    msgl__free(both);
+    msgl__claim_count(&j->claim, before + ids->cap * sizeof ids->data[0]);
+    return rc;
+}
+
 static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prompt *p,
                          const char *field, size_t max_ids, msgl_ids *ids)
 {
@@ -167,6 +185,7 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
         p->ids = NULL;
         return 0;
     }
+    if (j->req.before != NULL) return encode_behind(j, tokenizer, p, field, max_ids, ids);
     const msgl_text_span all = {0, p->len};
     const msgl_encode_opts opts = {.add_special = !j->req.without_special_tokens,
                                    .untrusted = &all,

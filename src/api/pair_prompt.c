@@ -24,17 +24,25 @@ static int add_message(json_t *messages, const char *role, const char *text, siz
                                  json_pack("{s:s,s:o}", "role", role, "content", content));
 }
 
+bool msgl__pair_template(const char *source)
+{
+    return source != NULL && names(source, "query") && names(source, "document");
+}
+
+// roles: whether the template has these two.
 static json_t *vars_of(const msgl_gen_request *q, const msgl_prompt *query,
-                       const msgl_prompt *document)
+                       const msgl_prompt *document, bool roles)
 {
     json_t *messages = json_array();
     json_t *vars = json_pack("{s:o,s:b}", "messages", messages, "add_generation_prompt", 1);
     if (vars == NULL) return NULL;
     int rc = 0;
-    if (q->pairs.instruct != NULL)
+    if (q->pairs.instruct != NULL && roles)
         rc = add_message(messages, "system", q->pairs.instruct, strlen(q->pairs.instruct));
-    if (rc == 0) rc = add_message(messages, "query", query->text, query->len);
-    if (rc == 0) rc = add_message(messages, "document", document->text, document->len);
+    const char *const first = roles ? "query" : "system", *const second =
+                                                              roles ? "document" : "user";
+    if (rc == 0) rc = add_message(messages, first, query->text, query->len);
+    if (rc == 0) rc = add_message(messages, second, document->text, document->len);
     if (rc == 0) return vars;
     json_decref(vars);
     return NULL;
@@ -82,11 +90,12 @@ int msgl__pair_render(const msgl_gen_request *q, int i, const msgl_chat_template
                       *query =
                           &q->prompts[q->pairs.num_documents + (q->pairs.num_queries == 1 ? 0 : i)];
     const char *source = templates == NULL ? "" : msgl__chat_templates_text(templates);
-    if (!names(source, "query") || !names(source, "document")) {
+    const bool roles = msgl__pair_template(source);
+    if (!roles && (!q->pairs.one_token || source[0] == '\0')) {
         const int rc = write_qwen(q, query, document, out);
         return rc == 0 ? 0 : msgl__err_set(err, rc, "%s", msgl__status_text(rc));
     }
-    json_t *vars = vars_of(q, query, document);
+    json_t *vars = vars_of(q, query, document, roles);
     if (vars == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     const int rc = msgl__chat_templates_render(templates, vars, limits, out, err);
     json_decref(vars);

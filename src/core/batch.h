@@ -166,6 +166,13 @@ typedef enum msgl_pool_mode {
     MSGL_POOL_MEAN,
 } msgl_pool_mode;
 
+// What a request wants of a text, in an engine that embeds.
+typedef enum msgl_token_task {
+    MSGL_TASK_TEXT,    // its vector
+    MSGL_TASK_VECTORS, // a vector of each token
+    MSGL_TASK_WEIGHTS, // a weight of each token
+} msgl_token_task;
+
 // Log-probabilities for one token of one request (natural log, of the softmax of the raw logits).
 typedef struct msgl_token_logprobs {
     int32_t req;      // index in the batch
@@ -192,6 +199,10 @@ typedef struct msgl_step_result {
     // NULL, or of an engine that pools, in the tokens' place: [cu_tokens[size], pooled_size], all
     // finite where the status is 0.
     const float *pooled;
+    // The same, or NULL, of requests for values of each token (msgl_req_extra.token_task): those of
+    // request i are [cu_token_values[i], cu_token_values[i + 1]), row by row.
+    const float *token_values;
+    const size_t *cu_token_values;
     int32_t num_logprobs;
     const msgl_token_logprobs *logprobs; // in request order, positions ascending
     // NULL, or what is beside the rows of log-probabilities: of each row of request i, one behind

@@ -39,6 +39,9 @@ typedef struct msgl_engine_info {
     bool no_prefix_sharing;
     msgl_pooling pooling;
     int32_t pooled_size; // values of a request; 0: the engine does not pool
+    int32_t
+        token_vector_size; // values of each of its tokens (MSGL_TASK_VECTORS); 0: there are none
+    bool token_weights;    // there is one of each token (MSGL_TASK_WEIGHTS)
 } msgl_engine_info;
 
 // Loads and allocates everything. On failure *err is one line that names the file, tensor, field or

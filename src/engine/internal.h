@@ -181,8 +181,11 @@ typedef struct msgl_engine_step {
     void *row_hidden;  // [num_hidden, hidden_size] as activations are
     void *hidden;      // [max_running, pooled_size] of an engine that pools, as activations are
     float *pooled;     // the same, as the result has them; of MSGL_POOL_SCORE there are these alone
-    int32_t *sampled;  // [2, max_samples] tokens of the samples, then their status, by the kernel
-    float *mu;         // [max_samples] of the samples with chains, by the kernel
+    // [max_step_tokens, most values of a token] and [max_running + 1], with heads of tokens
+    float *token_values;
+    size_t *cu_token_values;
+    int32_t *sampled; // [2, max_samples] tokens of the samples, then their status, by the kernel
+    float *mu;        // [max_samples] of the samples with chains, by the kernel
     int32_t *cu_tokens, *status; // [batch.size + 1], [batch.size]
     int failure;                 // 0, or what broke the step
     uint64_t submit_ns, compute_ns;
@@ -269,7 +272,7 @@ typedef void (*msgl_logits_fn)(void *ctx, const int32_t *rows, int32_t num_rows,
 
 struct msgl_engine {
     msgl_engine_info info;
-    int32_t score_ids[2]; // with MSGL_POOL_SCORE
+    int32_t score_ids[2]; // with MSGL_POOL_SCORE: [info.pooled_size]
     msgl_runner runner;
     msgl_kernels kernels;
     msgl_pool *threads;
@@ -536,6 +539,7 @@ void msgl__engine_lora_capture(msgl_engine *e, int32_t step_slot, msgl_engine_st
 // of the step's rows, each a prompt's last, to s->hidden; when the step has ended: what its result
 // has.
 size_t msgl__pool_bytes(const msgl_engine *e);
+size_t msgl__token_values(const msgl_engine *e); // of one token, at most
 void msgl__pool_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s);
 

@@ -5,19 +5,60 @@
 #include <math.h>
 
 #include "core/attributes.h"
+#include "core/req_extra.h"
 #include "engine/internal.h"
 #include "layers/norm.h"
 
 size_t msgl__pool_bytes(const msgl_engine *e)
 {
-    return msgl__activation_bytes((size_t)e->max_running, (size_t)e->info.pooled_size,
-                                  e->model.target.act);
+    return msgl__activation_bytes((size_t)e->max_running, (size_t)e->model.cfg.hidden_size,
+                                  e->model.target.act) +
+           msgl__projections_bytes(&e->model, e->max_running, e->max_step_tokens);
 }
 
-// The whole head for two of its columns: of last tokens alone, it is little beside their prompts.
+size_t msgl__token_values(const msgl_engine *e)
+{
+    const size_t vector = (size_t)e->info.token_vector_size;
+    return vector > 0 || !e->info.token_weights ? vector : 1;
+}
+
+static int32_t task_of(const msgl_batch_req *r)
+{
+    return r->extra != NULL ? r->extra->token_task : MSGL_TASK_TEXT;
+}
+
+// Values of each token, of the requests that want some; a step has whole texts, in the order of its
+// requests.
+static void token_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f)
+{
+    const size_t hidden = (size_t)e->model.cfg.hidden_size;
+    int32_t row = 0;
+    s->cu_token_values[0] = 0;
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        const int32_t n = msgl__extend_len(&s->reqs[i]), task = task_of(&s->reqs[i]);
+        const size_t at = s->cu_token_values[i], mark = f->arena->used;
+        s->cu_token_values[i + 1] = at;
+        if (task != MSGL_TASK_TEXT) {
+            const msgl_token_head head =
+                task == MSGL_TASK_VECTORS ? MSGL_TOKEN_VECTORS : MSGL_TOKEN_WEIGHTS;
+            const size_t size = (size_t)n * (size_t)e->model.cfg.token_heads[head].out;
+            const float *values =
+                msgl__project_tokens(&e->model, f, head, msgl__row(f, f->stream, row, hidden), n);
+            if (values == NULL) return;
+            e->device->ops->copy_out(e->device, s->token_values + at, values,
+                                     size * sizeof *values);
+            s->cu_token_values[i + 1] = at + size;
+        }
+        f->arena->used = mark;
+        row += n;
+    }
+}
+
+// The whole head for one or two of its columns: of last tokens alone, it is little beside their
+// prompts.
 static void score_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden)
 {
-    const size_t vocab = (size_t)e->model.cfg.vocab_size;
+    const size_t vocab = (size_t)e->model.cfg.vocab_size, ids = (size_t)e->info.pooled_size;
     const int32_t block = s->num_rows < e->logits_rows ? s->num_rows : e->logits_rows;
     msgl_logits l;
     if (!msgl__model_take_logits(&e->model, f, block, &l)) return;
@@ -26,9 +67,9 @@ static void score_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
         msgl__logits_block(e, f, hidden, r, n, &l);
         msgl__model_join_logits(&e->model, f, n, &l);
         for (int32_t i = 0; i < n; i++) {
-            float *out = s->pooled + (size_t)(r + i) * MSGL_COUNT(e->score_ids);
+            float *out = s->pooled + (size_t)(r + i) * ids;
             const float *row = l.whole + (size_t)i * vocab;
-            for (size_t k = 0; k < MSGL_COUNT(e->score_ids); k++) {
+            for (size_t k = 0; k < ids; k++) {
                 e->device->ops->copy_out(e->device, out + k, row + e->score_ids[k], sizeof *out);
             }
         }
@@ -41,17 +82,18 @@ void msgl__pool_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const
         score_step(e, s, f, hidden);
         return;
     }
-    const size_t rows = (size_t)s->num_rows, dim = (size_t)e->info.pooled_size;
-    if (e->model.cfg.arch->family->encodes) { // which has done the rest
-        e->device->ops->copy_out(e->device, s->hidden, hidden,
-                                 rows * dim * msgl__dtype_size(e->exec.act));
-        return;
+    const size_t rows = (size_t)s->num_rows;
+    if (!e->model.cfg.arch->family->encodes) { // those that do have normed theirs
+        void *normed = msgl__activation(f, rows, (size_t)e->model.cfg.hidden_size);
+        if (normed == NULL) return;
+        msgl__norm(f, &e->model.final_norm, hidden, normed, s->num_rows);
+        hidden = normed;
     }
-    void *normed = msgl__activation(f, rows, dim);
-    if (normed == NULL) return;
-    msgl__norm(f, &e->model.final_norm, hidden, normed, s->num_rows);
-    e->device->ops->copy_out(e->device, s->hidden, normed,
-                             rows * dim * msgl__dtype_size(e->exec.act));
+    if (msgl__token_values(e) > 0) token_step(e, s, f);
+    const void *pooled = msgl__project(&e->model, f, hidden, s->num_rows);
+    if (pooled == NULL) return;
+    e->device->ops->copy_out(e->device, s->hidden, pooled,
+                             rows * (size_t)e->info.pooled_size * msgl__dtype_size(e->exec.act));
 }
 
 void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s)
@@ -66,5 +108,12 @@ void msgl__pool_result(const msgl_engine *e, msgl_engine_step *s)
             finite = finite && isfinite(s->pooled[j]);
         }
         if (!finite) s->status[s->sample_req[i]] = MSGL_ENUMERIC;
+    }
+    for (int32_t i = 0; i < s->batch.size && msgl__token_values(e) > 0; i++) {
+        bool finite = true;
+        for (size_t j = s->cu_token_values[i]; j < s->cu_token_values[i + 1]; j++) {
+            finite = finite && isfinite(s->token_values[j]);
+        }
+        if (!finite) s->status[i] = MSGL_ENUMERIC;
     }
 }

@@ -79,6 +79,8 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     const size_t pooled = r * (size_t)e->info.pooled_size;
     s->hidden = cut(&c, pooled, msgl__dtype_size(e->model.target.act));
     s->pooled = cut(&c, pooled, sizeof *s->pooled);
+    s->token_values = cut(&c, t * msgl__token_values(e), sizeof *s->token_values);
+    s->cu_token_values = cut(&c, r + 1, sizeof *s->cu_token_values);
     s->sampled = cut(&c, 2 * samples, sizeof *s->sampled);
     const size_t values = (size_t)msgl__row_values_most(e), dim = (size_t)m->hidden_size;
     const size_t act = msgl__dtype_size(e->model.target.act);

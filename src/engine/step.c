@@ -577,6 +577,8 @@ int msgl__engine_wait(void *engine, int32_t step_slot, msgl_step_result *out)
         .mu = s->num_chains > 0 ? s->mu : NULL,
         .status = s->status,
         .pooled = pooling ? s->pooled : NULL,
+        .token_values = msgl__token_values(e) > 0 ? s->token_values : NULL,
+        .cu_token_values = s->cu_token_values,
         .num_logprobs = s->num_records,
         .logprobs = s->records,
         .row_values = s->num_row_values > 0 ? s->row_values : NULL,

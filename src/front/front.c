@@ -255,6 +255,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
                                .labels = cfg->labels,
                                .multi_label = cfg->multi_label,
+                               .prompts = cfg->prompts,
                                .open_schemas = cfg->open_schemas,
                                .unknown_fields = cfg->unknown_fields,
                                .added_from_text = cfg->added_from_text,

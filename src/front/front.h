@@ -51,6 +51,7 @@ typedef struct msgl_front_config {
     const char *tool_parser, *reasoning_parser;
     const char *const *labels;          // of a model that classifies, else NULL
     bool multi_label;                   // the same: a text may have several
+    const msgl_text_prompts *prompts;   // of a model that embeds, or NULL
     int num_workers;                    // tokenizer threads, at least 1
     int max_waiting;                    // requests without a first token; beyond: 429
     size_t max_request_memory;          // bytes that all requests may hold here; beyond: 429

@@ -117,6 +117,8 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     f->api.pooled_size = ready->pooled_size;
     f->api.hidden_size = ready->hidden_size;
     f->api.embed_size = ready->embed_size;
+    f->api.token_vector_size = ready->token_vector_size;
+    f->api.token_weights = ready->token_weights;
     f->api.reranks = ready->pooling == MSGL_POOL_SCORE;
     msgl__admin_state(r, &ready->admin);
     r->engine.admin = (msgl_admin_state){0}; // its texts are the message's

@@ -65,6 +65,8 @@ typedef struct msgl_forward {
     msgl_norm_stats norm_stats;
     const msgl_moe_watch *watch; // of layers with experts; NULL: nobody
     struct msgl_lora_step *lora; // which rows have adapters (layers/lora.h); NULL: none has
+    // Of an encoder, behind its `forward`: [num_tokens, hidden] the tokens' hidden states.
+    const void *stream;
     // Of a draft head: [num_tokens, hidden or the target's] the state of each token.
     const void *hidden;
     // What the last layer that chose keys has left (kernel/index.h): [num_tokens, top_k] slots and

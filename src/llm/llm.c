@@ -149,6 +149,8 @@ void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out)
                                    .no_prefix_sharing = info->no_prefix_sharing,
                                    .num_eos = info->num_eos,
                                    .pooled_size = info->pooled_size,
+                                   .token_vectors = info->token_vector_size > 0,
+                                   .token_weights = info->token_weights,
                                    .tables = msgl__engine_page_tables(e),
                                    .admin = msgl__engine_admin_calls(e)};
     memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);

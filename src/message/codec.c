@@ -248,6 +248,7 @@ static void extra(cursor *c, msgl_req_extra **x)
     int32_t num_embeds = (int32_t)(parts.num_embeds * parts.embed_dim);
     const void *bias = parts.bias, *embeds = parts.embeds;
     i32(c, &parts.pair_from, 0, INT32_MAX, "request.pair_from");
+    i32(c, &parts.token_task, MSGL_TASK_TEXT, MSGL_TASK_WEIGHTS, "request.token_task");
     i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     text(c, &parts.grammar, false, "request.grammar");
     text(c, &parts.stages, false, "request.stages");
@@ -420,6 +421,8 @@ static void ready(cursor *c, msgl_msg_ready *m)
     i32(c, &m->pooled_size, none ? 0 : 1, none ? 0 : INT32_MAX, "ready.pooled_size");
     count(c, &m->hidden_size, "ready.hidden_size");
     count(c, &m->embed_size, "ready.embed_size");
+    i32(c, &m->token_vector_size, 0, none ? 0 : INT32_MAX, "ready.token_vector_size");
+    flag(c, &m->token_weights, "ready.token_weights");
     admin_state(c, &m->admin);
 }
 

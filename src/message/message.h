@@ -93,6 +93,8 @@ typedef struct msgl_msg_ready {
     msgl_pooling pooling;            // what requests get
     int32_t pooled_size;             // values of each, or 0
     int32_t hidden_size, embed_size; // as msgl_runner has them
+    int32_t token_vector_size;       // of a vector of each token, where there are such; else 0
+    bool token_weights;              // there are weights of each token
     msgl_admin_state admin;
 } msgl_msg_ready;
 

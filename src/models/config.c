@@ -27,7 +27,49 @@ static void find_speculators(msgl_json_reader *r, const json_t *kind, msgl_model
     msgl__json_reject(r, MSGL_EUNSUPPORTED, "speculators_model_type", kind, "eagle3");
 }
 
-static void find_arch(msgl_json_reader *r, msgl_model_config *c)
+// The decoder that transformers calls by another name with another head or none: with the suffix
+// "ForSequenceClassification" Qwen3ForSequenceClassification is Qwen3ForCausalLM. NULL: it is none.
+static const msgl_arch *find_decoder(const char *name, const char *suffix)
+{
+    static const char text[] = "Text";
+    char base[128];
+    const size_t n = strlen(name), end = strlen(suffix);
+    if (n <= end || n >= sizeof base || strcmp(name + n - end, suffix) != 0) return NULL;
+    size_t stem = n - end;
+    for (int i = 0; i < 2; i++) { // Gemma3TextForSequenceClassification is Gemma3ForCausalLM
+        (void)snprintf(base, sizeof base, "%.*sForCausalLM", (int)stem, name);
+        const msgl_arch *arch = msgl__arch_find(base);
+        if (arch != NULL) return arch->family->encodes || arch->text_section != NULL ? NULL : arch;
+        if (stem <= sizeof text - 1 ||
+            strncmp(name + stem - (sizeof text - 1), text, sizeof text - 1) != 0) {
+            return NULL;
+        }
+        stem -= sizeof text - 1;
+    }
+    return NULL;
+}
+
+void msgl__config_read_labels(msgl_json_reader *r, msgl_model_config *c)
+{
+    const json_t *names = msgl__json_get(r, "id2label");
+    const size_t n = json_is_object(names) ? json_object_size(names) : 2;
+    const int32_t usual = n >= 1 && n <= MSGL_MAX_LABELS ? (int32_t)n : 0;
+    c->num_labels = msgl__json_int_or(r, "num_labels", 1, MSGL_MAX_LABELS, usual);
+    if (r->status == 0 && c->num_labels == 0) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "id2label", names, "1 to 4096 labels");
+    }
+}
+
+// The head of a decoder that classifies: it reads the last token's row.
+static void read_score_head(msgl_json_reader *r, msgl_model_config *c)
+{
+    msgl__config_read_labels(r, c);
+    c->projections[0] =
+        (msgl_projection){.tensor = "score.", .in = c->hidden_size, .out = c->num_labels};
+    c->num_projections = 1;
+}
+
+static void find_arch(msgl_json_reader *r, msgl_model_config *c, bool *classifies)
 {
     const json_t *kind = msgl__json_get(r, "speculators_model_type");
     if (kind != NULL) {
@@ -43,6 +85,11 @@ static void find_arch(msgl_json_reader *r, msgl_model_config *c)
         return;
     }
     c->arch = msgl__arch_find(json_string_value(first));
+    if (c->arch != NULL) return;
+    c->arch = find_decoder(json_string_value(first), "ForSequenceClassification");
+    *classifies = c->arch != NULL;
+    // What sentence-transformers saves of a decoder that embeds.
+    if (c->arch == NULL) c->arch = find_decoder(json_string_value(first), "Model");
     if (c->arch == NULL) msgl__json_reject(r, MSGL_EUNSUPPORTED, "architectures", first, known);
 }
 
@@ -374,7 +421,8 @@ int msgl__config_read(msgl_json_reader *r, msgl_model_config *c)
 {
     memset(c, 0, sizeof *c);
     c->sampling = msgl__sampling_params_plain();
-    find_arch(r, c);
+    bool classifies = false;
+    find_arch(r, c, &classifies);
     if (r->status != 0) return r->status;
     msgl_quantization q;
     msgl__quantization_read(r, &q); // to check it; safetensors.c reads it for its tensors
@@ -391,6 +439,7 @@ int msgl__config_read(msgl_json_reader *r, msgl_model_config *c)
         if (r->status == 0) r->status = inner.status;
         json_decref(text);
     }
+    if (r->status == 0 && classifies) read_score_head(r, c);
     if (r->status == 0) read_eos(r, c);
     return r->status;
 }

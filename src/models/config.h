@@ -17,6 +17,7 @@
 #include "layers/rotary.h"
 #include "models/decoder_config.h"
 #include "models/encoder_config.h"
+#include "models/projection.h"
 
 #define MSGL_MAX_HEADS 1024
 #define MSGL_MAX_HEAD_DIM 1024
@@ -42,7 +43,11 @@ typedef struct msgl_model_config {
     msgl_decoder_config decoder;  // of the architecture's family, the one or ...
     msgl_encoder_config encoder;  // ... the other
     int32_t num_labels;           // of a head that classifies texts; 0: there is none
-    int32_t num_eos;              // generation_config.json's where it has them
+    // Behind a text's pooled row; Dense modules are the engine's to add, as the folder says.
+    msgl_projection projections[MSGL_MAX_PROJECTIONS];
+    int32_t num_projections;
+    msgl_projection token_heads[MSGL_TOKEN_HEADS]; // the same
+    int32_t num_eos;                               // generation_config.json's where it has them
     int32_t eos_ids[MSGL_MAX_EOS];
     // Of a request that leaves these fields out: generation_config.json's, else plain sampling.
     msgl_sampling_params sampling;
@@ -61,6 +66,9 @@ int msgl__model_config_load_mtp(const char *path, msgl_model_config *out, msgl_e
 int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *err);
 int msgl__config_read(msgl_json_reader *r, msgl_model_config *out);
 int msgl__config_read_generation(msgl_json_reader *r, msgl_model_config *out);
+
+// num_labels, or as many as id2label has, of which config.json has two where it does not say.
+void msgl__config_read_labels(msgl_json_reader *r, msgl_model_config *c);
 
 // For an architecture's own fields of rope_parameters or rope_scaling: *out reads that object.
 // False: there is none.

@@ -8,6 +8,8 @@
 #include <jansson.h>
 
 #include "core/attributes.h"
+#include "models/config.h"
+#include "models/json_read.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -53,10 +55,14 @@ static int load_config(const char *dir, const json_t *module, char *file, json_t
 {
     char folder[PATH_BYTES], shown[64];
     const char *sub = json_string_value(json_object_get(module, "path"));
-    if (sub == NULL || sub[0] == '\0' || sub[0] == '.' || strchr(sub, '/') != NULL) {
+    if (sub == NULL || sub[0] == '\0' || sub[0] == '.' || strchr(sub, '/') != NULL ||
+        strlen(sub) >= MSGL_MODULE_NAME) {
         return msgl__err_set(
-            err, MSGL_EFORMAT, MODULES ": path of %s: found \"%s\", allowed: the name of a folder",
-            class_of(module), msgl__printable(sub == NULL ? "" : sub, shown, sizeof shown));
+            err, MSGL_EFORMAT,
+            MODULES ": path of %s: found \"%s\", allowed: the name of a folder, of up to "
+                    "%d bytes",
+            class_of(module), msgl__printable(sub == NULL ? "" : sub, shown, sizeof shown),
+            MSGL_MODULE_NAME - 1);
     }
     int code = msgl__path_join(dir, sub, folder, sizeof folder, err);
     if (code == 0) code = msgl__path_join(folder, "config.json", file, PATH_BYTES, err);
@@ -85,7 +91,82 @@ static int read_pooling(const char *dir, const json_t *module, bool encodes, msg
     return code;
 }
 
-// The tokens that a LogitScore compares. One alone, whose logit is then the score, has no limits.
+// Names of torch.nn's activations, and of no other modules.
+static int read_activation(msgl_json_reader *r, msgl_projection_act *out)
+{
+    static const char *const names[] = {[MSGL_PROJECTION_IDENTITY] = "Identity",
+                                        [MSGL_PROJECTION_TANH] = "Tanh",
+                                        [MSGL_PROJECTION_GELU] = "GELU",
+                                        [MSGL_PROJECTION_SILU] = "SiLU"};
+    static const char key[] = "activation_function", torch[] = "torch.nn.modules.";
+    const char *name = msgl__json_str_or(r, key, "torch.nn.modules.activation.Tanh");
+    const char *last = strrchr(name, '.');
+    for (size_t i = 0; i < MSGL_COUNT(names) && last != NULL; i++) {
+        if (strncmp(name, torch, sizeof torch - 1) != 0 || strcmp(last + 1, names[i]) != 0)
+            continue;
+        *out = (msgl_projection_act)i;
+        return 0;
+    }
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
+                      "torch.nn.modules' Identity, Tanh, GELU, SiLU");
+    return r->status;
+}
+
+// What a Dense does is in its folder; a residual connection and other inputs are not there here.
+static int read_dense(const char *dir, const json_t *module, msgl_model_pooling *out, msgl_err *err)
+{
+    static const char sentence[] = "sentence_embedding";
+    char file[PATH_BYTES];
+    json_t *config;
+    if (out->num_dense == MSGL_MAX_PROJECTIONS) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             MODULES ": found more modules Dense than %d, allowed: so many",
+                             MSGL_MAX_PROJECTIONS);
+    }
+    msgl_projection *p = &out->dense[out->num_dense++];
+    int code = load_config(dir, module, file, &config, err);
+    if (code != 0) return code;
+    msgl_json_reader r = {.file = msgl__path_shown(file), .section = "", .obj = config, .err = err};
+    *p = (msgl_projection){.tensor = "linear.",
+                           .in = msgl__json_int(&r, "in_features", 1, MSGL_MAX_HIDDEN),
+                           .out = msgl__json_int(&r, "out_features", 1, MSGL_MAX_HIDDEN),
+                           .bias = msgl__json_bool_or(&r, "bias", true)};
+    const char *folder = json_string_value(json_object_get(module, "path"));
+    (void)snprintf(p->file, sizeof p->file, "%s/model.safetensors", folder);
+    (void)snprintf(p->prefix, sizeof p->prefix, "%s.", folder);
+    const char *const names[] = {"module_input_name", "module_output_name"};
+    for (size_t i = 0; i < MSGL_COUNT(names); i++) {
+        if (strcmp(msgl__json_str_or(&r, names[i], sentence), sentence) == 0) continue;
+        msgl__json_reject(&r, MSGL_EUNSUPPORTED, names[i], msgl__json_get(&r, names[i]), sentence);
+    }
+    if (msgl__json_bool_or(&r, "use_residual", false)) {
+        msgl__json_reject(&r, MSGL_EUNSUPPORTED, "use_residual", msgl__json_get(&r, "use_residual"),
+                          "false");
+    }
+    if (r.status == 0) read_activation(&r, &p->act);
+    json_decref(config);
+    return r.status;
+}
+
+int msgl__model_take_dense(const msgl_model_pooling *p, int32_t hidden,
+                           msgl_projection *projections, int32_t *num, msgl_err *err)
+{
+    int32_t columns = hidden;
+    for (int32_t i = 0; i < p->num_dense; i++) {
+        if (p->dense[i].in != columns) {
+            return msgl__err_set(err, MSGL_EFORMAT,
+                                 "config.json of %s: in_features: found %d, allowed %d, which are "
+                                 "before it",
+                                 p->dense[i].file, (int)p->dense[i].in, (int)columns);
+        }
+        columns = p->dense[i].out;
+        projections[i] = p->dense[i];
+    }
+    *num = p->num_dense;
+    return 0;
+}
+
+// The tokens that a LogitScore compares, or one whose logit is the score.
 static int read_score(const char *dir, const json_t *module, int ids[2], msgl_err *err)
 {
     static const char *const names[] = {"true_token_id", "false_token_id"};
@@ -96,6 +177,10 @@ static int read_score(const char *dir, const json_t *module, int ids[2], msgl_er
     for (int i = 0; i < 2 && code == 0; i++) {
         const json_t *id = json_object_get(config, names[i]);
         const json_int_t value = json_integer_value(id);
+        if (i == 1 && (id == NULL || json_is_null(id))) {
+            ids[i] = -1;
+            break;
+        }
         if (!json_is_integer(id) || value < 0 || value > INT32_MAX) {
             code = msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: %s: allowed: a token's id",
                                  msgl__path_shown(file), names[i]);
@@ -106,13 +191,22 @@ static int read_score(const char *dir, const json_t *module, int ids[2], msgl_er
     return code;
 }
 
-// Beside the model and what pools, only what vectors get anyway.
+// Whether a module may stand where it does: a Dense reads what was pooled, and is not behind a
+// Normalize.
+static bool in_place(const char *class, const char *before)
+{
+    if (strcmp(class, "Dense") != 0) return true;
+    return strcmp(before, "Pooling") == 0 || strcmp(before, "Dense") == 0;
+}
+
+// Beside the model, what pools and what is behind that, only what vectors get anyway.
 static int check_modules(const char *dir, const json_t *modules, bool encodes,
                          msgl_model_pooling *out, msgl_err *err)
 {
     const bool scores = out->kind == MSGL_POOL_SCORE;
     size_t i;
     json_t *m;
+    const char *before = "";
     json_array_foreach((json_t *)modules, i, m)
     {
         char shown[64];
@@ -120,16 +214,19 @@ static int check_modules(const char *dir, const json_t *modules, bool encodes,
         int code = 0;
         if (!scores && strcmp(class, "Pooling") == 0) {
             code = read_pooling(dir, m, encodes, &out->mode, err);
+        } else if (!scores && strcmp(class, "Dense") == 0 && in_place(class, before)) {
+            code = read_dense(dir, m, out, err);
         } else if (scores && strcmp(class, "LogitScore") == 0) {
             code = read_score(dir, m, out->score_ids, err);
         } else if (strcmp(class, "Transformer") != 0 &&
                    (scores || strcmp(class, "Normalize") != 0)) {
-            return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                                 MODULES ": found a module %s, allowed: Transformer, %s",
-                                 msgl__printable(class, shown, sizeof shown),
-                                 scores ? "LogitScore" : "Pooling, Normalize");
+            return msgl__err_set(
+                err, MSGL_EUNSUPPORTED, MODULES ": found a module %s, allowed: Transformer, %s",
+                msgl__printable(class, shown, sizeof shown),
+                scores ? "LogitScore" : "Pooling, Dense, Normalize, in this order");
         }
         if (code != 0) return code;
+        before = class;
     }
     return 0;
 }

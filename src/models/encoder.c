@@ -4,6 +4,7 @@
 #include "models/encoder.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "core/mem.h"
 #include "kernel/device.h"
@@ -17,8 +18,11 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     e->attn_bias = e->ffn_bias = e->norm_bias = e->head_bias = true;
     e->pointwise = MSGL_POINTWISE_GELU;
     e->pool = MSGL_POOL_MEAN;
+    e->embed_scale = 1;
+    e->attn_scale = 1.0f / sqrtf((float)c->head_dim);
     e->intermediate_size = msgl__json_int(r, "intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
-    if (r->status == 0 && c->num_heads * c->head_dim != c->hidden_size) {
+    const bool fixed_heads = c->arch->default_head_dim == 0;
+    if (r->status == 0 && fixed_heads && c->num_heads * c->head_dim != c->hidden_size) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "num_attention_heads",
                           msgl__json_get(r, "num_attention_heads"),
                           "a divisor of hidden_size, whose heads are all of it");
@@ -46,16 +50,30 @@ void msgl__encoder_read_gate(msgl_json_reader *r, const char *key, const char *u
                       "silu, gelu_pytorch_tanh, gelu");
 }
 
+bool msgl__encoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
+{
+    const json_t *types = msgl__json_get(r, "layer_types");
+    if (types == NULL) return false;
+    if (json_array_size(types) != (size_t)c->num_layers) {
+        msgl__json_reject(r, MSGL_EFORMAT, "layer_types", types,
+                          "a list with a kind for each layer");
+        return true;
+    }
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const char *kind = json_string_value(json_array_get(types, (size_t)l));
+        c->encoder.sliding[l] = kind != NULL && strcmp(kind, "sliding_attention") == 0;
+        if (c->encoder.sliding[l] || (kind != NULL && strcmp(kind, "full_attention") == 0))
+            continue;
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "layer_types", types,
+                          "full_attention, sliding_attention");
+    }
+    return true;
+}
+
 void msgl__encoder_read_labels(msgl_json_reader *r, msgl_model_config *c)
 {
-    const json_t *names = msgl__json_get(r, "id2label");
-    const size_t n = json_is_object(names) ? json_object_size(names) : 2;
-    const int32_t usual = n >= 1 && n <= MSGL_MAX_LABELS ? (int32_t)n : 0;
-    c->num_labels = msgl__json_int_or(r, "num_labels", 1, MSGL_MAX_LABELS, usual);
+    msgl__config_read_labels(r, c);
     c->encoder.pool = MSGL_POOL_FIRST;
-    if (r->status == 0 && c->num_labels == 0) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "id2label", names, "1 to 4096 labels");
-    }
 }
 
 // K and V of one layer, which the next one writes over. A window needs none of its own: requests
@@ -107,7 +125,13 @@ static msgl_norm norm_named(const msgl_model *m, const char *name)
 {
     return (msgl_norm){.eps = m->cfg.encoder.norm_eps,
                        .dim = name != NULL ? m->cfg.hidden_size : 0,
-                       .centred = true};
+                       .centred = !m->cfg.encoder.rms};
+}
+
+// A block's result, behind its own norm if there is one, is added to the stream.
+static msgl_join join_behind(const msgl_norm *norm)
+{
+    return (msgl_join){.norm = norm->dim > 0 ? norm : NULL, .scale = 1};
 }
 
 static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *layer)
@@ -124,7 +148,8 @@ static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *
         .value_scale = 1,
         .rope = rope,
         .half = c->ropes[rope].type == MSGL_ROPE_NONE ? 0 : c->ropes[rope].dim / 2,
-        .geometry = {.scale = 1.0f / sqrtf((float)c->head_dim),
+        .eps = e->norm_eps,
+        .geometry = {.scale = e->attn_scale,
                      .window = window,
                      .bidirectional = true,
                      .k_scale = 1,
@@ -133,6 +158,10 @@ static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *
     const bool no_norm = e->first_norm_missing && index == 0;
     layer->attn_norm = norm_named(m, no_norm ? NULL : e->names.attn_norm);
     layer->ffn_norm = norm_named(m, e->names.ffn_norm);
+    layer->attn_post_norm = norm_named(m, e->names.attn_post_norm);
+    layer->ffn_post_norm = norm_named(m, e->names.ffn_post_norm);
+    layer->attn_join = join_behind(&layer->attn_post_norm);
+    layer->ffn_join = join_behind(&layer->ffn_post_norm);
     layer->mlp =
         (msgl_mlp){.activation = e->activation, .plain = !e->gated, .pointwise = e->pointwise};
 }
@@ -149,6 +178,9 @@ static int build(msgl_model *m, msgl_err *err)
     e->final_norm = norm_named(m, names->final_norm);
     e->head_norm = norm_named(m, names->head_norm);
     for (int32_t l = 0; l < m->cfg.num_layers; l++) build_layer(m, l, &e->layers[l]);
+    float scale;
+    msgl__store_f32(&scale, m->target.weights.dtype, 0, m->cfg.encoder.embed_scale);
+    m->cfg.encoder.embed_scale = msgl__load_f32(&scale, m->target.weights.dtype, 0);
     return 0;
 }
 
@@ -167,9 +199,17 @@ static void free_layers(msgl_model *m)
 typedef struct buffers {
     float *cos_sin[MSGL_MAX_ROPES]; // [tokens, 2 half] each
     void *stream;                   // [tokens, hidden]
-    void *mixed;                    // [tokens, hidden] what attention makes, and rows of tables
-    void *normed;                   // [tokens, hidden] with pre_norm
+    void *mixed;  // [tokens, num_heads * head_dim] what attention makes; [tokens, hidden] rows of
+                  // tables
+    void *normed; // [tokens, hidden] with pre_norm
 } buffers;
+
+// Columns of what attention makes, and of the stream.
+static size_t mixed_width(const msgl_model_config *c)
+{
+    const int32_t heads = c->num_heads * c->head_dim;
+    return (size_t)(heads > c->hidden_size ? heads : c->hidden_size);
+}
 
 static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows)
 {
@@ -183,7 +223,9 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     for (int32_t i = 0; i < c->num_ropes; i++) {
         angles += msgl__activation_bytes(t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
-    return angles + 3 * msgl__activation_bytes(t, h, act) + (mixer > ffn ? mixer : ffn) +
+    // The stream, its norm, and a block's result before it is added; and what attention makes.
+    return angles + 3 * msgl__activation_bytes(t, h, act) +
+           msgl__activation_bytes(t, mixed_width(c), act) + (mixer > ffn ? mixer : ffn) +
            2 * msgl__activation_bytes(r, h, act) +
            msgl__activation_bytes(r, (size_t)c->num_labels, act);
 }
@@ -196,7 +238,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, buffers *b)
         b->cos_sin[i] = msgl__take_rows(f, t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
     b->stream = msgl__activation(f, t, h);
-    b->mixed = msgl__activation(f, t, h);
+    b->mixed = msgl__activation(f, t, mixed_width(c));
     b->normed = c->encoder.pre_norm ? msgl__activation(f, t, h) : NULL;
     f->norm_stats = (msgl_norm_stats){0};
     return f->x->status == 0;
@@ -214,10 +256,10 @@ static void embed(const msgl_model *m, msgl_forward *f, const buffers *b)
 {
     const msgl_encoder_config *c = &m->cfg.encoder;
     const msgl_encoder *e = m->layers;
-    msgl__embed(f, &m->embed, 1, false, b->stream, b->cos_sin);
+    msgl__embed(f, &m->embed, c->embed_scale, false, b->stream, b->cos_sin);
     if (c->num_positions > 0) add_rows(f, &e->positions, f->positions, b);
     if (c->num_types > 0) add_rows(f, &e->types, f->token_types, b);
-    msgl__norm(f, &e->embed_norm, b->stream, b->stream, f->num_tokens);
+    if (e->embed_norm.dim > 0) msgl__norm(f, &e->embed_norm, b->stream, b->stream, f->num_tokens);
 }
 
 // What a block reads: the stream, or with pre_norm that behind the block's norm.
@@ -232,14 +274,13 @@ static const void *input_of(const msgl_model *m, msgl_forward *f, const msgl_nor
 static void run_layer(const msgl_model *m, msgl_forward *f, const msgl_encoder_layer *l,
                       const buffers *b)
 {
-    static const msgl_join join = {.scale = 1};
     const bool post = !m->cfg.encoder.pre_norm;
     const int32_t rows = f->num_tokens;
     msgl__attention(f, &l->attn, NULL, input_of(m, f, &l->attn_norm, b), b->cos_sin[l->attn.rope],
                     b->mixed);
-    msgl__linear_add(f, &l->attn_out, b->mixed, b->stream, &join, rows, NULL);
+    msgl__linear_add(f, &l->attn_out, b->mixed, b->stream, &l->attn_join, rows, NULL);
     if (post) msgl__norm(f, &l->attn_norm, b->stream, b->stream, rows);
-    msgl__mlp(f, &l->mlp, NULL, &join, input_of(m, f, &l->ffn_norm, b), b->stream, rows);
+    msgl__mlp(f, &l->mlp, NULL, &l->ffn_join, input_of(m, f, &l->ffn_norm, b), b->stream, rows);
     if (post) msgl__norm(f, &l->ffn_norm, b->stream, b->stream, rows);
 }
 
@@ -292,6 +333,7 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     for (int32_t l = 0; l < m->cfg.num_layers; l++) run_layer(m, f, &e->layers[l], &b);
     if (num_rows == 0) return NULL;
     if (e->final_norm.dim > 0) msgl__norm(f, &e->final_norm, b.stream, b.stream, f->num_tokens);
+    f->stream = b.stream;
     if (f->lora != NULL) f->lora->of_logits = true; // the head's rows are texts
     void *out = pool(m, f, b.stream, rows, num_rows);
     if (out != NULL && m->cfg.num_labels > 0) out = classify(m, f, out, num_rows);

@@ -17,8 +17,9 @@ extern const msgl_family msgl__encoder_family;
 // A norm that its architecture has not has dim 0.
 typedef struct msgl_encoder_layer {
     msgl_attention attn;
-    msgl_linear attn_out; // [hidden, hidden]
-    msgl_norm attn_norm, ffn_norm;
+    msgl_linear attn_out; // [hidden, num_heads * head_dim]
+    msgl_norm attn_norm, ffn_norm, attn_post_norm, ffn_post_norm;
+    msgl_join attn_join, ffn_join;
     msgl_mlp mlp;
 } msgl_encoder_layer;
 
@@ -39,8 +40,9 @@ void msgl__encoder_declare(msgl_model *m, msgl_weight_plan *p);
 // names, or `usual`.
 void msgl__encoder_read_gate(msgl_json_reader *r, const char *key, const char *usual,
                              msgl_encoder_config *e);
-// Of those that classify: num_labels, or as many as id2label has, of which config.json has two
-// where it does not say; and the first token's row is the text's.
+// layer_types: which layers have the window. False: there is no such field.
+bool msgl__encoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c);
+// Of those that classify: msgl__config_read_labels; and the first token's row is the text's.
 void msgl__encoder_read_labels(msgl_json_reader *r, msgl_model_config *c);
 
 #endif

@@ -21,7 +21,9 @@ typedef struct msgl_encoder_names {
     const char *layer; // "encoder.layer": of "encoder.layer.3.output.dense"
     const char *qkv;   // q, k and v in one tensor, or
     const char *q, *k, *v;
+    const char *q_norm, *k_norm; // of each head, before the rotation
     const char *attn_out, *attn_norm;
+    const char *attn_post_norm, *ffn_post_norm; // of a block's result, before it is added
     const char *up, *gate; // gate: or NULL: none, or `up` has both, what is activated first
     const char *down, *ffn_norm;
     const char *final_norm;                        // of the last layer's result
@@ -31,9 +33,13 @@ typedef struct msgl_encoder_names {
 typedef struct msgl_encoder_config {
     msgl_encoder_names names;
     float norm_eps;
+    bool rms;                // norms are RMS norms, else LayerNorms
+    bool norm_plus_one;      // and multiply by 1 + weight
     bool pre_norm;           // x + f(norm(x)), with a norm of the last result; else norm(x + f(x))
     bool first_norm_missing; // that of the first layer's attention, with pre_norm
     bool attn_bias, ffn_bias, norm_bias; // of products, and of all norms
+    float embed_scale;                   // of embeddings, rounded to the weights' dtype
+    float attn_scale;                    // of scores
     int32_t intermediate_size;
     bool gated; // activation(gate) * up; else pointwise(up)
     msgl_activation activation;

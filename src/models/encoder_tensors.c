@@ -44,6 +44,7 @@ static void declare_norm(const declaring *d, msgl_norm *n, const char *name)
     const char *at = full_name(d, name, full);
     msgl__plan_vector(d->p, &n->weight, n->dim);
     msgl__plan_elements(d->p, &n->weight, 0, n->dim, 1, "%s.weight", at);
+    if (config(d)->norm_plus_one) msgl__plan_add_one(d->p);
     if (!config(d)->norm_bias) return;
     msgl__plan_vector(d->p, &n->bias, n->dim);
     msgl__plan_elements(d->p, &n->bias, 0, n->dim, 0, "%s.bias", at);
@@ -67,24 +68,40 @@ static void declare_rows(const declaring *d, msgl_linear *l, int32_t row, int32_
     if (bias) msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%s.bias", at);
 }
 
+// Of each head of q or K, or none.
+static void declare_head_norm(const declaring *d, float **v, const char *name)
+{
+    char full[NAME];
+    const int32_t dim = d->m->cfg.head_dim;
+    if (name == NULL) return;
+    msgl__plan_vector(d->p, v, dim);
+    msgl__plan_elements(d->p, v, 0, dim, 1, "%s.weight", full_name(d, name, full));
+    if (config(d)->norm_plus_one) msgl__plan_add_one(d->p);
+}
+
 static void declare_attention(const declaring *d, msgl_encoder_layer *layer)
 {
     const msgl_encoder_names *names = &config(d)->names;
     const int32_t hidden = d->m->cfg.hidden_size, q = d->m->cfg.num_heads * d->m->cfg.head_dim;
+    const int32_t kv = d->m->cfg.num_kv_heads * d->m->cfg.head_dim;
     const bool bias = config(d)->attn_bias;
     msgl_linear *qkv = &layer->attn.qkv;
-    const msgl_linear_use rotates = {.rotates = &layer->attn}, adds = {.adds = true};
-    declare_product(d, qkv, 3 * q, hidden, bias, &rotates);
+    const msgl_linear_use rotates = {.rotates = &layer->attn};
+    const msgl_linear_use adds = {.adds = layer->attn_post_norm.dim == 0};
+    declare_product(d, qkv, q + 2 * kv, hidden, bias, &rotates);
     if (names->qkv != NULL) {
-        declare_rows(d, qkv, 0, 3 * q, bias, names->qkv);
+        declare_rows(d, qkv, 0, q + 2 * kv, bias, names->qkv);
     } else {
         declare_rows(d, qkv, 0, q, bias, names->q);
-        declare_rows(d, qkv, q, q, bias, names->k);
-        declare_rows(d, qkv, 2 * q, q, bias, names->v);
+        declare_rows(d, qkv, q, kv, bias, names->k);
+        declare_rows(d, qkv, q + kv, kv, bias, names->v);
     }
+    declare_head_norm(d, &layer->attn.q_norm, names->q_norm);
+    declare_head_norm(d, &layer->attn.k_norm, names->k_norm);
     declare_product(d, &layer->attn_out, hidden, q, bias, &adds);
     declare_rows(d, &layer->attn_out, 0, hidden, bias, names->attn_out);
     declare_norm(d, &layer->attn_norm, names->attn_norm);
+    declare_norm(d, &layer->attn_post_norm, names->attn_post_norm);
 }
 
 static void declare_ffn(const declaring *d, msgl_encoder_layer *layer)
@@ -95,7 +112,7 @@ static void declare_ffn(const declaring *d, msgl_encoder_layer *layer)
     const bool bias = c->ffn_bias;
     const msgl_linear_use up = {
         .rows = MSGL_ROWS_BLOCK, .gated = c->gated, .activation = c->activation};
-    const msgl_linear_use down = {.rows = MSGL_ROWS_BLOCK, .adds = true};
+    const msgl_linear_use down = {.rows = MSGL_ROWS_BLOCK, .adds = layer->ffn_post_norm.dim == 0};
     declare_product(d, &layer->mlp.gate_up, rows, hidden, bias, &up);
     if (c->names.gate != NULL) {
         declare_rows(d, &layer->mlp.gate_up, 0, inner, bias, c->names.gate);
@@ -106,6 +123,7 @@ static void declare_ffn(const declaring *d, msgl_encoder_layer *layer)
     declare_product(d, &layer->mlp.down, hidden, inner, bias, &down);
     declare_rows(d, &layer->mlp.down, 0, hidden, bias, c->names.down);
     declare_norm(d, &layer->ffn_norm, c->names.ffn_norm);
+    declare_norm(d, &layer->ffn_post_norm, c->names.ffn_post_norm);
 }
 
 static void declare_head(const declaring *d, msgl_encoder *e)

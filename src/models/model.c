@@ -37,6 +37,7 @@ int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *
     if (m->cfg.arch->ignores_layers_behind) m->plan.ignored_from = m->cfg.num_layers;
     m->plan.ignores_all = m->cfg.decoder.head.in_target;
     family->declare(m, &m->plan);
+    msgl__projections_declare(m, &m->plan);
     if (m->plan.status != 0) return m->plan.status;
     if (m->products.status == 0) return 0;
     return msgl__err_set(err, m->products.status, "model: out of memory");
@@ -206,7 +207,8 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
 
 static int open_files(msgl_model *m, const char *dir, msgl_err *err)
 {
-    const int code = msgl__checkpoint_open(dir, &m->checkpoint, err);
+    int code = msgl__checkpoint_open(dir, &m->checkpoint, err);
+    if (code == 0) code = msgl__projections_open(m, dir, m->checkpoint, err);
     if (code != 0) return code;
     for (int i = 0; i < MSGL_MAX_RENAMED && m->cfg.arch->renamed[i].own != NULL; i++) {
         msgl__weights_rename(&m->plan, m->checkpoint, m->cfg.arch->renamed[i].own,

@@ -33,7 +33,8 @@ typedef struct msgl_model {
     msgl_weight embed;   // [vocab, hidden]
     msgl_linear lm_head; // [vocab, hidden]; with tied embeddings its weight is embed's
     msgl_norm final_norm;
-    void *layers;                 // the family's
+    msgl_linear projections[MSGL_MAX_PROJECTIONS], token_heads[MSGL_TOKEN_HEADS]; // as in cfg
+    void *layers;                                                                 // the family's
     msgl_products products;       // of the layers and the head
     msgl_weight_plan plan;        // trimmed when the weights are loaded
     msgl_weight *parts;           // of weights with several; owned

@@ -26,24 +26,10 @@ static const msgl_encoder_names NAMES = {
 static void read_layers(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_encoder_config *e = &c->encoder;
-    const json_t *types = msgl__json_get(r, "layer_types");
     const int32_t every = msgl__json_int_or(r, "global_attn_every_n_layers", 1, MSGL_MAX_LAYERS, 3);
     e->window = msgl__json_int_or(r, "local_attention", 2, INT32_MAX / 2, 128) / 2;
-    if (types != NULL && json_array_size(types) != (size_t)c->num_layers) {
-        msgl__json_reject(r, MSGL_EFORMAT, "layer_types", types,
-                          "a list with a kind for each layer");
-        return;
-    }
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        const char *kind = json_string_value(json_array_get(types, (size_t)l));
-        e->sliding[l] =
-            types == NULL ? l % every != 0 : kind != NULL && strcmp(kind, "sliding_attention") == 0;
-        if (types == NULL || e->sliding[l]) continue;
-        if (kind == NULL || strcmp(kind, "full_attention") != 0) {
-            msgl__json_reject(r, MSGL_EUNSUPPORTED, "layer_types", types,
-                              "full_attention, sliding_attention");
-        }
-    }
+    if (msgl__encoder_read_layer_types(r, c)) return;
+    for (int32_t l = 0; l < c->num_layers; l++) e->sliding[l] = l % every != 0;
 }
 
 static void configure(msgl_json_reader *r, msgl_model_config *c)

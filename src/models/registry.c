@@ -63,6 +63,7 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_modernbert,
     &msgl__arch_modernbert_classifier,
     &msgl__arch_nomic_bert,
+    &msgl__arch_gemma3_encoder,
     &msgl__arch_gemma,
     &msgl__arch_ministral3,
     &msgl__arch_mistral3,

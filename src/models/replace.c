@@ -36,6 +36,7 @@ static const config_field FIELDS[] = {
     OF("head_dim", FIELD_INT, head_dim),
     OF("logits_scaling", FIELD_FLOAT, logit_scale),
     OF("final_logit_softcapping", FIELD_FLOAT, logit_cap),
+    OF("num_labels", FIELD_INT, num_labels),
     OF("intermediate_size", FIELD_INT, decoder.intermediate_size),
     OF("rms_norm_eps", FIELD_FLOAT, decoder.rms_eps),
     OF("attention_bias", FIELD_FLAG, decoder.qkv_bias),

@@ -363,13 +363,47 @@ static int open_single(msgl_checkpoint *c, const char *dir, msgl_err *err)
     return code != 0 ? code : msgl__checkpoint_sort(c, err);
 }
 
+// Puts `prefix` before a tensor's name.
+static int add_prefix(msgl_tensor *t, const char *prefix, msgl_err *err)
+{
+    const size_t n = strlen(prefix), size = strlen(t->name) + 1;
+    char *name = msgl__malloc(n + size);
+    if (name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
+    memcpy(name, prefix, n);
+    memcpy(name + n, t->name, size);
+    if (t->label == NULL) {
+        t->label = t->name;
+    } else {
+        msgl__free(t->name);
+    }
+    t->name = name;
+    return 0;
+}
+
+int msgl__safetensors_add_file(msgl_checkpoint *c, const char *dir, const char *file,
+                               const char *prefix, msgl_err *err)
+{
+    const size_t first = c->tensors.count;
+    int code = add_shard(c, dir, file, err);
+    if (code == MSGL_ENOENT) { // then the module has other forms of it, or none
+        char path[PATH_BYTES];
+        const char *slash = strchr(file, '/');
+        const int n = slash == NULL ? 0 : (int)(slash - file);
+        (void)snprintf(path, sizeof path, "%s/%.*s", dir, n, file);
+        return no_weights(path, err);
+    }
+    for (size_t i = first; i < c->tensors.count && code == 0; i++) {
+        code = add_prefix(&c->tensors.at[i], prefix, err);
+    }
+    return code;
+}
+
 // A model that was saved without its head, as those that are made to embed are (Qwen3-Embedding):
 // its tensors have no "model." in front.
 static int add_model_prefix(msgl_checkpoint *c, msgl_err *err)
 {
-    static const char PREFIX[] = "model.", EMBED[] = "embed_tokens.weight";
+    static const char EMBED[] = "embed_tokens.weight";
     static const char *const parts[] = {"embed_tokens.", "layers.", "norm."};
-    const size_t prefix = sizeof PREFIX - 1;
     if (msgl__checkpoint_find(c, EMBED) == NULL) return 0;
     for (size_t i = 0; i < c->tensors.count; i++) {
         msgl_tensor *t = &c->tensors.at[i];
@@ -377,18 +411,8 @@ static int add_model_prefix(msgl_checkpoint *c, msgl_err *err)
         for (size_t k = 0; k < MSGL_COUNT(parts) && !named; k++) {
             named = strncmp(t->name, parts[k], strlen(parts[k])) == 0;
         }
-        if (!named) continue;
-        const size_t size = strlen(t->name) + 1;
-        char *name = msgl__malloc(prefix + size);
-        if (name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
-        memcpy(name, PREFIX, prefix);
-        memcpy(name + prefix, t->name, size);
-        if (t->label == NULL) {
-            t->label = t->name;
-        } else {
-            msgl__free(t->name);
-        }
-        t->name = name;
+        const int code = named ? add_prefix(t, "model.", err) : 0;
+        if (code != 0) return code;
     }
     return msgl__checkpoint_sort(c, err);
 }

@@ -13,6 +13,11 @@
 int msgl__safetensors_parse(const uint8_t *bytes, size_t size, const char *file_name,
                             int32_t file_index, msgl_tensor_list *list, msgl_err *err);
 
+// Adds the tensors of DIR/FILE to a checkpoint, with `prefix` before their names. They are not
+// sorted in.
+int msgl__safetensors_add_file(msgl_checkpoint *c, const char *dir, const char *file,
+                               const char *prefix, msgl_err *err);
+
 // Opens a file of tensors that is in memory, `size` bytes at `file`, which stay the caller's and
 // have to be there until the checkpoint is closed. Its tensors are as they stand there: nothing
 // says which of them are another one's.

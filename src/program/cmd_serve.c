@@ -12,6 +12,7 @@
 #include "models/arch.h"
 #include "models/embeds.h"
 #include "models/labels.h"
+#include "models/prompts.h"
 #include "program/endpoints.h"
 #include "scheduler/scheduler.h"
 #include "launch/confine.h"
@@ -89,7 +90,9 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
                                   .pooling = info->pooling,
                                   .pooled_size = info->pooled_size,
                                   .hidden_size = runner->hidden_size,
-                                  .embed_size = runner->embed_size};
+                                  .embed_size = runner->embed_size,
+                                  .token_vector_size = info->token_vector_size,
+                                  .token_weights = info->token_weights};
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(engine, &cfg);
     cfg.heartbeat = heartbeat;
@@ -118,9 +121,21 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     fflush(stdout);
 }
 
+// What is read of a model's folder for the front.
+typedef struct folder_texts {
+    msgl_labels labels;
+    msgl_text_prompts prompts;
+} folder_texts;
+
+static void free_texts(folder_texts *t)
+{
+    msgl__labels_free(&t->labels);
+    msgl__text_prompts_free(&t->prompts);
+}
+
 // Reads the model's own defaults, which requests get for sampling fields that they leave out, its
-// labels, and whether it is an encoder.
-static int read_defaults(const char *dir, msgl_front_config *front, msgl_labels *labels,
+// labels and prompts, and whether it is an encoder.
+static int read_defaults(const char *dir, msgl_front_config *front, folder_texts *texts,
                          bool *encodes, msgl_err *err)
 {
     static msgl_model_config config; // too large for the stack
@@ -128,10 +143,11 @@ static int read_defaults(const char *dir, msgl_front_config *front, msgl_labels 
     if (rc != 0) return rc;
     front->defaults = config.sampling;
     *encodes = config.arch->family->encodes;
-    if (config.num_labels == 0) return 0;
-    rc = msgl__labels_load(dir, config.num_labels, labels, err);
-    front->labels = labels->names;
-    front->multi_label = labels->several;
+    front->prompts = &texts->prompts;
+    if (config.num_labels == 0) return msgl__text_prompts_load(dir, &texts->prompts, err);
+    rc = msgl__labels_load(dir, config.num_labels, &texts->labels, err);
+    front->labels = texts->labels.names;
+    front->multi_label = texts->labels.several;
     return rc;
 }
 
@@ -347,8 +363,8 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     rc = msgl__cli_options(a, &options, &dir, attention, &err);
     bool encodes = false;
-    msgl_labels labels = {0};
-    if (rc == 0) rc = read_defaults(dir, &cfg.front, &labels, &encodes, &err);
+    folder_texts texts = {0};
+    if (rc == 0) rc = read_defaults(dir, &cfg.front, &texts, &encodes, &err);
     if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, encodes, &options, &err);
     if (rc == 0) rc = msgl__check_draft_tokens(&options, NULL, &err);
     // The template is read here, so that a front that is started again has the same one although
@@ -368,7 +384,7 @@ int msgl__cmd_serve(const msgl_args *a)
     if (rc != 0) {
         msgl__keys_free(&cfg.front.guard.keys);
         msgl__keys_free(&cfg.front.guard.admin);
-        msgl__labels_free(&labels);
+        free_texts(&texts);
         msgl_free(template);
         msgl_free(lora_text);
         msgl_free(dir);
@@ -412,7 +428,7 @@ int msgl__cmd_serve(const msgl_args *a)
     msgl__traces_settings_free(&traces);
     msgl__keys_free(&cfg.front.guard.keys);
     msgl__keys_free(&cfg.front.guard.admin);
-    msgl__labels_free(&labels);
+    free_texts(&texts);
     msgl_free(json);
     msgl_free(lora_text);
     msgl_free(template);

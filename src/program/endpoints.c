@@ -9,6 +9,7 @@
 #include "api/ollama/endpoints.h"
 #include "api/openai/endpoints.h"
 #include "api/sglang/endpoints.h"
+#include "api/tei/endpoints.h"
 #include "api/vllm/endpoints.h"
 #include "front/endpoints.h"
 #ifdef MSGL_APP_BATCHES
@@ -35,6 +36,7 @@ const msgl_endpoint *const msgl__endpoints[] = {
     &msgl__endpoint_score_short,
     &msgl__endpoint_classify,
     &msgl__endpoint_pooling,
+    &msgl__endpoint_embed_sparse,
     &msgl__endpoint_tokenize,
     &msgl__endpoint_detokenize,
     &msgl__endpoint_apply_template,

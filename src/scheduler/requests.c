@@ -177,6 +177,11 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
                    q->sampling.prompt_logprobs >= 0)) {
         return msgl__err_set(err, MSGL_EINVAL, "a prompt to embed has fields of an answer");
     }
+    const int32_t task = x != NULL ? x->token_task : MSGL_TASK_TEXT;
+    if ((task == MSGL_TASK_VECTORS && !cfg->token_vectors) ||
+        (task == MSGL_TASK_WEIGHTS && !cfg->token_weights)) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "the model makes nothing of single tokens");
+    }
     if (q->num_ids > cfg->max_seq_len - !pooled) {
         return msgl__err_set(err, MSGL_ELIMIT,
                              "prompt has %d tokens and max_tokens %d; the limit is %d tokens",

@@ -50,15 +50,19 @@ static void fail(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, int status
 }
 
 // The prompt is computed, and that is all there is to it.
-static void pool(msgl_scheduler *s, msgl_req *r, const float *pooled, int32_t index,
+static void pool(msgl_scheduler *s, msgl_req *r, const msgl_step_result *res, int32_t i,
                  msgl_token_event *e)
 {
-    if (pooled == NULL) {
+    const size_t size = (size_t)s->cfg.pooled_size, index = (size_t)res->cu_tokens[i];
+    const bool by_tokens = r->extra != NULL && r->extra->token_task != MSGL_TASK_TEXT;
+    const float *values = by_tokens ? res->token_values : res->pooled;
+    if (values == NULL || res->cu_tokens[i + 1] <= res->cu_tokens[i]) {
         fail(s, r, e, MSGL_EINTERNAL, "the engine returned no values");
         return;
     }
-    e->num_values = s->cfg.pooled_size;
-    e->values = pooled + (size_t)index * (size_t)s->cfg.pooled_size;
+    const size_t from = by_tokens ? res->cu_token_values[i] : index * size;
+    e->num_values = (int32_t)(by_tokens ? res->cu_token_values[i + 1] - from : size);
+    e->values = values + from;
     finish(s, r, e, MSGL_FINISH_STOP);
 }
 
@@ -75,7 +79,7 @@ static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
     }
     if (!b->sample) return e->num_logprobs > 0;
     if (s->cfg.pooled_size > 0) {
-        pool(s, r, num_tokens < 1 ? NULL : res->pooled, first, e);
+        pool(s, r, res, i, e);
         return true;
     }
     if (num_tokens < 1) fail(s, r, e, MSGL_EINTERNAL, "the engine returned no token");

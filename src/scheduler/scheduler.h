@@ -24,6 +24,7 @@ typedef struct msgl_scheduler_config {
     // Values that the engine makes of a request when its prompt is computed, which ends it; 0: it
     // makes tokens.
     int32_t pooled_size;
+    bool token_vectors, token_weights; // which of msgl_token_task there are beside
     int32_t num_eos;
     int32_t eos_ids[8];
     // Where answers with a grammar find their tokenizer, read when the first of them comes;

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`minisgl serve` of encoders: /v1/embeddings, /classify, /v1/rerank and /v1/score against what transformers computed
-(tests/vectors/encoders), texts longer than a step's budget, and what is refused.
+"""`minisgl serve` of encoders, and of decoders that classify or rank: /v1/embeddings, /pooling, /embed_sparse, /classify,
+/v1/rerank and /v1/score against what transformers and sentence-transformers computed (tests/vectors/encoders), texts
+longer than a step's budget, and what is refused.
 
     encoders.py MINISGL VECTORS
 """
 import json
 import math
 import pathlib
+import shutil
 import sys
+import tempfile
 import threading
 
 import serving
@@ -19,8 +22,9 @@ PROGRAM, VECTORS = sys.argv[1], pathlib.Path(sys.argv[2])
 
 class Server(serving.Server):
     def __init__(self, name, *options):
-        super().__init__(PROGRAM, VECTORS / name, *options)
-        self.expected = json.loads((VECTORS / name / "expected.json").read_text())
+        folder = VECTORS / name  # or a path by itself
+        super().__init__(PROGRAM, folder, *options)
+        self.expected = json.loads((folder / "expected.json").read_text())
 
     def post(self, path, **body):
         status, text = self.call(path, body)
@@ -102,6 +106,94 @@ def classifies(name, labels):
             check(status == 400 and "classifies texts by 3 labels" in answer["error"]["message"], path + " is refused")
 
 
+def prompts(name):
+    """What texts get before them, as sentence-transformers' encode() has it."""
+    with Server(name) as server:
+        texts = server.expected["texts"]
+        for prompt in {t["prompt_name"] for t in texts}:
+            mine = [t for t in texts if t["prompt_name"] == prompt]
+            named = {} if prompt is None else {"prompt_name": prompt}
+            got = vectors(server, [t["text"] for t in mine], **named)
+            check(all(near(g, t["values"], 1e-5) for g, t in zip(got, mine)), "%s: texts behind prompt %s" % (name, prompt))
+            status, answer = server.post("/pooling", input=[t["text"] for t in mine], **named)
+            check(status == 200 and [d["data"] for d in answer["data"]] == got, name + ": /pooling has the same")
+        usual = [t["values"] for t in texts if t["prompt_name"] is None]
+        status, answer = server.post("/api/embed", input=[t["text"] for t in texts if t["prompt_name"] is None])
+        check(all(near(g, w, 1e-5) for g, w in zip(answer["embeddings"], usual)), name + ": /api/embed has the usual prompt")
+        size = len(usual[0])
+        short = vectors(server, [texts[0]["text"]], dimensions=size // 2)[0]
+        check(near(short, unit(usual[0][:size // 2]), 1e-5), name + ": dimensions")
+        status, answer = server.post("/v1/embeddings", input="a", prompt_name="queries")
+        check(status == 400 and answer["error"]["param"] == "prompt_name" and "allowed: query, document, none" in
+              answer["error"]["message"].replace("document, none, query", "query, document, none"), answer["error"]["message"])
+        status, answer = server.post("/v1/embeddings", input="a", dimensions=size + 1)
+        check(status == 400 and answer["error"]["param"] == "dimensions", answer["error"]["message"])
+
+
+def tokens():
+    """bge-m3's three outputs: vectors of texts, of tokens, and lexical weights."""
+    with Server("bge_m3") as server:
+        all_tokens, ends = server.expected["tokens"], {0, 1, 2, 3}
+        texts = [t["text"] for t in all_tokens]
+        status, answer = server.post("/pooling", input=texts, task="token_embed")
+        check(status == 200, "token_embed: %s" % status)
+        for d, t in zip(answer["data"], all_tokens):
+            want = t["vectors"][1:]
+            check(len(d["data"]) == len(want) and all(near(g, w, 1e-5) for g, w in zip(d["data"], want)),
+                  "vectors of the tokens of %r" % t["text"])
+        status, answer = server.post("/pooling", input=texts, task="token_classify")
+        check(status == 200 and all(near(d["data"], t["weights"][1:-1], 1e-5) for d, t in zip(answer["data"], all_tokens)),
+              "weights of tokens")
+        status, answer = server.post("/embed_sparse", inputs=texts)
+        check(status == 200 and len(answer) == len(texts), "embed_sparse: %s" % status)
+        for got, t in zip(answer, all_tokens):
+            want = {}
+            for token, weight in zip(t["ids"], t["weights"]):
+                if token not in ends and weight > 0:
+                    want[token] = max(want.get(token, 0), weight)
+            check([g["index"] for g in got] == sorted(want) and near([g["value"] for g in got], [want[k] for k in sorted(want)], 1e-5),
+                  "lexical weights of %r" % t["text"])
+        status, one = server.post("/embed_sparse", inputs=texts[0])
+        check(status == 200 and one == answer[:1], "a single text")
+        status, dense = server.post("/pooling", input=texts, task="embed")
+        check(status == 200 and [d["data"] for d in dense["data"]] == vectors(server, texts), "the task embed is the usual one")
+        long = "fox " * 200
+        status, cut = server.post("/embed_sparse", inputs=long, truncate=True)
+        check(status == 200 and len(cut[0]) > 0, "truncate")
+        for path, body, param, code in (("/embed_sparse", {"inputs": long}, "inputs", 400),
+                                        ("/pooling", {"input": "a", "task": "plugin"}, "task", 400),
+                                        ("/pooling", {"input": "a", "task": "token_embed", "dimensions": 4}, "dimensions", 400)):
+            status, error = server.post(path, **body)
+            check(status == code and error["error"]["param"] == param, error["error"]["message"])
+    with Server("bert") as server:
+        status, error = server.post("/embed_sparse", inputs="a")
+        check(status == 501 and "sparse_linear.safetensors" in error["error"]["message"], error["error"]["message"])
+        status, error = server.post("/pooling", input="a", task="token_embed")
+        check(status == 400 and "colbert_linear.safetensors" in error["error"]["message"], error["error"]["message"])
+
+
+def by_one_token():
+    """A reranker by one token's logit, as zerank's, in the present form of its folder and with its first chat template."""
+    ranks_pairs("one_token_reranker", "pairs")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name) / "model"
+        shutil.copytree(VECTORS / "one_token_reranker", folder)
+        (folder / "chat.jinja").replace(folder / "chat_template.jinja")
+        ranks_pairs(folder, "chat")
+
+
+def ranks_pairs(name, key):
+    with Server(name) as server:
+        pairs = server.expected[key]
+        status, answer = server.post("/v1/score", text_1=[p["query"] for p in pairs], text_2=[p["document"] for p in pairs])
+        check(status == 200 and near([d["score"] for d in answer["data"]], [p["score"] for p in pairs], 1e-5),
+              "%s: scores of %s" % (name, key))
+        mine = [p for p in pairs if p["query"] == pairs[0]["query"]]
+        status, answer = server.post("/v1/rerank", query=mine[0]["query"], documents=[p["document"] for p in mine])
+        best = max(range(len(mine)), key=lambda i: mine[i]["score"])
+        check(status == 200 and answer["results"][0]["index"] == best, "%s: the best is first" % name)
+
+
 def ranks(name):
     with Server(name) as server:
         pairs = server.expected["pairs"]
@@ -126,7 +218,14 @@ budget(whole)
 for name in ("xlm_roberta", "modernbert", "nomic_bert"):
     embeds(name)
 refusals()
-for name in ("bert_classifier", "modernbert_classifier"):
+for name in ("gemma3_encoder", "bert_dense", "gemma3_encoder_hub", "bge_m3", "qwen3_dense"):
+    embeds(name)
+for name in ("gemma3_encoder", "bert_dense", "gemma3_encoder_hub", "qwen3_dense"):
+    prompts(name)
+tokens()
+for name in ("bert_classifier", "modernbert_classifier", "qwen3_classifier"):
     classifies(name, ["no", "maybe", "yes"])
-for name in ("bert_reranker", "xlm_roberta_reranker", "modernbert_reranker"):
+for name in ("bert_reranker", "xlm_roberta_reranker", "modernbert_reranker", "qwen3_reranker", "llama_reranker", "gemma3_reranker"):
     ranks(name)
+    ranks_pairs(name, "pairs")
+by_one_token()

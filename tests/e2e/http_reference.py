@@ -85,13 +85,14 @@ def check_answer(body, status, kind, says):
     return answer
 
 
-def run_all(page, base, pools, labels, folder):
-    """pools, labels: the bases of servers that make embeddings, and that classify, and answer nothing."""
+def run_all(page, base, pools, labels, weights, folder):
+    """pools, labels, weights: the bases of servers that make embeddings, that classify, and that make lexical weights, and answer nothing."""
     of_vectors = ("/v1/embeddings", "/api/embed", "/api/embeddings", "/rerank", "/score", "/pooling")
     variables, count, titles = {}, 0, set()
     for title, line, says in examples(page):
         try:
             server = pools if title.endswith(of_vectors) else labels if title.endswith("/classify") else base
+            server = weights if title.endswith("/embed_sparse") else server
             answer = check_answer(*run(line, server, variables, folder), says)
         except AssertionError as e:
             raise AssertionError("%s\n%s\n%s" % (title, line, e))
@@ -113,10 +114,10 @@ def main():
             f.writelines(json.dumps(r) + "\n" for r in REQUESTS)
         os.mkdir(folder + "/batches")
         start = functools.partial(Server, *sys.argv[1:3])
-        labelled = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../vectors/encoders/bert_classifier")
+        vectors = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../vectors/encoders/")
         with start("--batch-dir", folder + "/batches") as answers, start("--is-embedding") as pools, Server(
-                sys.argv[1], labelled) as labels:
-            run_all(os.path.abspath(sys.argv[3]), answers.url, pools.url, labels.url, folder)
+                sys.argv[1], vectors + "bert_classifier") as labels, Server(sys.argv[1], vectors + "bge_m3") as weights:
+            run_all(os.path.abspath(sys.argv[3]), answers.url, pools.url, labels.url, weights.url, folder)
 
 
 main()

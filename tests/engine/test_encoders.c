@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encoders against what transformers computed (tests/vectors/encoders, made by
-// tools/make_encoder_vectors.py): pooled hidden states and labels' logits in float32, of texts in
-// one step of different lengths, at every CPU level; the same bits alone as in a step with others.
+// Encoders, and decoders that classify, against what transformers and sentence-transformers
+// computed (tests/vectors/encoders, made by tools/make_encoder_vectors.py and
+// make_retrieval_vectors.py): pooled hidden states and labels' logits in float32, of texts in one
+// step of different lengths, at every CPU level; the same bits alone as in a step with others.
 // On a GPU (TEST_DEVICE) the same of a deterministic one, and in bfloat16.
 #include <math.h>
 #include <setjmp.h>
@@ -39,7 +40,16 @@ static const char *const folders[] = {"bert",
                                       "roberta_classifier",
                                       "xlm_roberta_reranker",
                                       "modernbert_classifier",
-                                      "modernbert_reranker"};
+                                      "modernbert_reranker",
+                                      "gemma3_encoder",
+                                      "gemma3_encoder_hub",
+                                      "bert_dense",
+                                      "bge_m3",
+                                      "qwen3_dense",
+                                      "qwen3_classifier",
+                                      "qwen3_reranker",
+                                      "llama_reranker",
+                                      "gemma3_reranker"};
 
 enum { MAX_CASES = 16, MAX_LEN = 160 };
 
@@ -122,6 +132,7 @@ static msgl_options options_for(const char *dir, const char *dtype, const char *
     cfg.device = TEST_DEVICE;
     cfg.cpu_level = level;
     cfg.max_seq_len = MAX_LEN;
+    cfg.is_embedding = 1; // of decoders that do not classify
     return cfg;
 }
 
@@ -139,24 +150,29 @@ static void check_folder(const char *name, const char *dtype, const char *level,
     harness_open(&h, &cfg);
     load(&c, name);
     const int32_t size = h.info->pooled_size;
-    for (int32_t i = 0; i < c.num; i++) put(&h, &c, i);
-    harness_step(&h, MSGL_PREFILL, c.reqs, c.num);
+    const bool encodes = h.r->whole_prompts; // else windows have too few pages for all at once
     float *together = malloc((size_t)(c.num * size) * sizeof *together);
     assert_non_null(together);
-    memcpy(together, h.result.pooled, (size_t)(c.num * size) * sizeof *together);
-    for (int32_t i = 0; i < c.num; i++) {
+    for (int32_t i = 0; i < c.num; i++) put(&h, &c, i);
+    if (encodes) {
+        harness_step(&h, MSGL_PREFILL, c.reqs, c.num);
+        memcpy(together, h.result.pooled, (size_t)(c.num * size) * sizeof *together);
+        for (int32_t i = 0; i < c.num; i++) assert_int_equal(h.result.status[i], 0);
+    }
+    for (int32_t i = 0; i < c.num; i++) { // alone, in the same row
         double cosine, worst;
-        assert_int_equal(h.result.status[i], 0);
-        compare(&c, i, together + i * size, size, &cosine, &worst);
+        harness_step(&h, MSGL_PREFILL, &c.reqs[i], 1);
+        assert_int_equal(h.result.status[0], 0);
+        if (encodes && same) {
+            assert_memory_equal(h.result.pooled, together + i * size,
+                                (size_t)size * sizeof *together);
+        }
+        compare(&c, i, encodes ? together + i * size : h.result.pooled, size, &cosine, &worst);
         // In bfloat16 transformers itself is up to 0.9949 and 0.093 from its float32 here.
         if (!(cosine > (half ? 0.99 : 0.99999)) || !(worst < (half ? 0.12 : 1e-3))) {
             fail_msg("%s, %s, %s: case %d: cosine %.8f, worst difference %g", name, dtype,
                      level != NULL ? level : "auto", (int)i, cosine, worst);
         }
-    }
-    for (int32_t i = 0; i < c.num && same; i++) { // alone, in the same row
-        harness_step(&h, MSGL_PREFILL, &c.reqs[i], 1);
-        assert_memory_equal(h.result.pooled, together + i * size, (size_t)size * sizeof *together);
     }
     free(together);
     unload(&c);
@@ -175,6 +191,71 @@ static void test_parity(void **state)
         check_folder(folders[i], "bfloat16", NULL, true);
         check_folder(folders[i], "bfloat16", NULL, false);
     }
+}
+
+// Requests for a text's vector, and for values of each of its tokens, in one step.
+static void test_tokens(void **state)
+{
+    (void)state;
+    enum { TASKS = 3, MOST = 24 };
+    static const char *const lists[TASKS] = {NULL, "vectors", "weights"};
+    harness h;
+    cases c;
+    const msgl_options cfg = options_for(DIR "bge_m3", NULL);
+    harness_open(&h, &cfg);
+    assert_int_equal(h.info->token_vector_size, MOST);
+    assert_true(h.info->token_weights);
+    load(&c, "bge_m3");
+    const json_t *texts = json_object_get(c.root, "tokens");
+    assert_in_range(json_array_size(texts), 4, MAX_CASES / TASKS);
+    msgl_batch_req reqs[MAX_CASES];
+    msgl_req_extra *extra[MAX_CASES] = {0};
+    const int32_t num = TASKS * (int32_t)json_array_size(texts);
+    for (int32_t i = 0; i < num; i++) {
+        int32_t ids[MAX_LEN];
+        const json_t *list = json_object_get(json_array_get(texts, (size_t)(i / TASKS)), "ids");
+        const int32_t n = (int32_t)json_array_size(list);
+        for (int32_t k = 0; k < n; k++) {
+            ids[k] = (int32_t)json_integer_value(json_array_get(list, (size_t)k));
+        }
+        const msgl_req_extra_parts parts = {.token_task = i % TASKS};
+        msgl_err err;
+        assert_int_equal(msgl__req_extra_create_with(&parts, INT32_MAX, &extra[i], &err), 0);
+        harness_pages(&h, i, n);
+        harness_tokens(&h, i, ids, n);
+        reqs[i] = harness_req(i, 0, n);
+        reqs[i].logits_from = n - 1;
+        reqs[i].extra = extra[i];
+    }
+    harness_step(&h, MSGL_PREFILL, reqs, num);
+    const size_t *cu = h.result.cu_token_values;
+    for (int32_t i = 0; i < num; i++) {
+        const size_t n = (size_t)reqs[i].device_len, size = cu[i + 1] - cu[i];
+        const json_t *one = json_array_get(texts, (size_t)(i / TASKS));
+        assert_int_equal(h.result.status[i], 0);
+        assert_int_equal(size, i % TASKS == 0 ? 0 : i % TASKS == 1 ? n * MOST : n);
+        const float *values = h.result.token_values + cu[i], *row = values;
+        const json_t *list = i % TASKS == 0 ? NULL : json_object_get(one, lists[i % TASKS]);
+        for (size_t k = 0; k < n && i % TASKS == 1; k++, row += MOST) {
+            double length = 0;
+            for (size_t j = 0; j < MOST; j++) length += (double)row[j] * (double)row[j];
+            for (size_t j = 0; j < MOST; j++) {
+                const double want = json_real_value(json_array_get(json_array_get(list, k), j));
+                assert_true(fabs((double)row[j] / sqrt(length) - want) < 1e-5);
+            }
+        }
+        for (size_t k = 0; k < n && i % TASKS == 2; k++) {
+            const double want = json_real_value(json_array_get(list, k));
+            assert_true(fabs(fmax((double)values[k], 0) - want) < 1e-5);
+        }
+        // The text's vector is there in any case, and does not depend on what else is wanted.
+        const size_t bytes = (size_t)h.info->pooled_size * sizeof *h.result.pooled;
+        assert_memory_equal(h.result.pooled + i * h.info->pooled_size,
+                            h.result.pooled + i / TASKS * TASKS * h.info->pooled_size, bytes);
+        msgl__req_extra_unref(extra[i]);
+    }
+    json_decref(c.root);
+    harness_close(&h);
 }
 
 static void test_all_covered(void **state)
@@ -241,9 +322,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parity),
-        cmocka_unit_test(test_all_covered),
-        cmocka_unit_test(test_only_whole_texts),
+        cmocka_unit_test(test_parity),      cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_all_covered), cmocka_unit_test(test_only_whole_texts),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

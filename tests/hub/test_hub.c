@@ -101,7 +101,12 @@ static void test_paths(void **state)
                                        "merges.txt",
                                        "tiktoken.model",
                                        "modules.json",
-                                       "1_Pooling/config.json"};
+                                       "1_Pooling/config.json",
+                                       "2_Dense/config.json",
+                                       "2_Dense/model.safetensors",
+                                       "1_LogitScore/config.json",
+                                       "config_sentence_transformers.json",
+                                       "sparse_linear.safetensors"};
     for (size_t i = 0; i < MSGL_COUNT(READ); i++) assert_true(msgl__hub_wanted(READ[i]));
     static const char *const LEFT[] = {"pytorch_model.bin",
                                        "original/config.json",
@@ -111,7 +116,9 @@ static void test_paths(void **state)
                                        "x.pth",
                                        "tokenizer.py",
                                        "modeling_x.py",
-                                       "a/1_Pooling/config.json"};
+                                       "a/1_Pooling/config.json",
+                                       "2_Dense/pytorch_model.bin",
+                                       "a/model.safetensors"};
     for (size_t i = 0; i < MSGL_COUNT(LEFT); i++) assert_false(msgl__hub_wanted(LEFT[i]));
     assert_true(msgl__hub_is_commit(COMMIT));
     assert_false(msgl__hub_is_commit("main"));

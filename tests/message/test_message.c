@@ -260,9 +260,19 @@ static void test_small_types(void **state)
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){4096,   256,     1000, 16,
-                                 151936, "fa,fi", NULL, MSGL_POOL_EMBED,
-                                 1024,   2048,    4096, {"step-3", "asleep", 3, true}};
+    m.u.ready = (msgl_msg_ready){.max_seq_len = 4096,
+                                 .max_running = 256,
+                                 .num_pages = 1000,
+                                 .page_size = 16,
+                                 .vocab_size = 151936,
+                                 .attention = "fa,fi",
+                                 .pooling = MSGL_POOL_EMBED,
+                                 .pooled_size = 1024,
+                                 .hidden_size = 2048,
+                                 .embed_size = 4096,
+                                 .token_vector_size = 24,
+                                 .token_weights = true,
+                                 .admin = {"step-3", "asleep", 3, true}};
     b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_int_equal(d.u.ready.max_seq_len, 4096);
@@ -272,6 +282,8 @@ static void test_small_types(void **state)
     assert_int_equal(d.u.ready.pooling, MSGL_POOL_EMBED);
     assert_int_equal(d.u.ready.pooled_size, 1024);
     assert_true(d.u.ready.hidden_size == 2048 && d.u.ready.embed_size == 4096);
+    assert_int_equal(d.u.ready.token_vector_size, 24);
+    assert_true(d.u.ready.token_weights);
     assert_string_equal(d.u.ready.admin.version, "step-3");
     assert_string_equal(d.u.ready.admin.unusable, "asleep");
     assert_true(d.u.ready.admin.released == 3 && d.u.ready.admin.paused);
@@ -421,7 +433,14 @@ static void test_hostile_variants(void **state)
     msgl_token_logprobs rows[2];
     const msgl_msg t = tokens_message(e, rows);
     msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu", MSGL_POOL_NONE, 0, 0, 64, {0}};
+    ready.u.ready = (msgl_msg_ready){.max_seq_len = 1,
+                                     .max_running = 1,
+                                     .num_pages = 1,
+                                     .page_size = 1,
+                                     .vocab_size = 1,
+                                     .attention = "fa",
+                                     .embed_size = 64,
+                                     .device = "cpu"};
     msgl_msg stats = {.type = MSGL_MSG_STATS};
     const msgl_tree_run runs[] = {{-1, 32, 1, 7}, {0, 300, 70000, 1}};
     const msgl_msg tree = {.type = MSGL_MSG_TREE, .u.tree = {true, 332, 2, runs}};

@@ -90,6 +90,7 @@ static const struct {
       {"topk_group", "2"},
       {"first_k_dense_replace", "1"}}},
     {{"HunYuanMoE"}, {{"moe_topk", "2"}}},
+    {{"Gemma3TextModel"}, {{"use_bidirectional_attention", "true"}}},
     {{"Llama4"},
      {{"intermediate_size_mlp", "64"}, {"num_local_experts", "4"}, {"num_experts_per_tok", "1"}}},
     {{"MiMoV2"},

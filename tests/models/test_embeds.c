@@ -16,6 +16,7 @@
 #include "core/attributes.h"
 #include "models/embeds.h"
 #include "models/folder.h"
+#include "models/prompts.h"
 
 #define MODULE(path, type) "{\"idx\":0,\"name\":\"0\",\"path\":\"" path "\",\"type\":\"" type "\"}"
 #define OLD "sentence_transformers.models."
@@ -43,8 +44,8 @@ static const question questions[] = {
          "1_Pooling", NEW "pooling.Pooling") "]",
      "{\"pooling_mode\":\"lasttoken\"}", 0, MSGL_POOL_EMBED, NULL},
     {RERANKER, "{\"true_token_id\":9693,\"false_token_id\":2152}", 0, MSGL_POOL_SCORE, NULL},
-    {RERANKER, "{\"true_token_id\":9693,\"false_token_id\":null}", MSGL_EUNSUPPORTED,
-     MSGL_POOL_SCORE, "1_Pooling/config.json: false_token_id: allowed: a token's id"},
+    {RERANKER, "{\"true_token_id\":9693,\"false_token_id\":-3}", MSGL_EUNSUPPORTED, MSGL_POOL_SCORE,
+     "1_Pooling/config.json: false_token_id: allowed: a token's id"},
     {RERANKER, "{\"true_token_id\":-1,\"false_token_id\":1}", MSGL_EUNSUPPORTED, MSGL_POOL_SCORE,
      "true_token_id"},
     {RERANKER, NULL, MSGL_ENOENT, MSGL_POOL_SCORE, "1_Pooling/config.json"},
@@ -61,8 +62,14 @@ static const question questions[] = {
     {QWEN3, "{\"pooling_mode\":\"mean\"}", MSGL_EUNSUPPORTED, MSGL_POOL_EMBED, "found mean"},
     {QWEN3, "{}", MSGL_EUNSUPPORTED, MSGL_POOL_EMBED, "found none"},
     {"[" MODULE("1_Pooling", OLD "Pooling") "," MODULE("2_Dense", OLD "Dense") "]", LAST,
-     MSGL_EUNSUPPORTED, MSGL_POOL_EMBED,
-     "found a module Dense, allowed: Transformer, Pooling, Normalize"},
+     MSGL_ENOENT, MSGL_POOL_EMBED, "2_Dense/config.json"},
+    {"[" MODULE("1_Pooling", OLD
+                "Pooling") "," MODULE("", OLD "Normalize") "," MODULE("1_Pooling", OLD "Dense") "]",
+     LAST, MSGL_EUNSUPPORTED, MSGL_POOL_EMBED,
+     "found a module Dense, allowed: Transformer, Pooling, Dense, Normalize, in this order"},
+    {"[" MODULE("", OLD "Transformer") "," MODULE("1_Pooling", OLD "LayerNorm") "," MODULE(
+         "1_Pooling", OLD "Pooling") "]",
+     LAST, MSGL_EUNSUPPORTED, MSGL_POOL_EMBED, "found a module LayerNorm"},
     {"[" MODULE("../x", OLD "Pooling") "]", LAST, MSGL_EFORMAT, MSGL_POOL_EMBED, "found \"../x\""},
     {"[" MODULE("", OLD "Pooling") "]", LAST, MSGL_EFORMAT, MSGL_POOL_EMBED, "path of Pooling"},
 };
@@ -140,6 +147,127 @@ static void test_modes(void **state)
     folder_remove(&f);
 }
 
+#define DENSE(more) "{\"in_features\":32,\"out_features\":8" more "}"
+#define DENSE_ACT(name) DENSE(",\"activation_function\":\"" name "\"")
+
+// What a Dense module may be, and what it becomes.
+static void test_dense(void **state)
+{
+    static const struct {
+        const char *config;
+        int code;
+        msgl_projection_act act;
+        bool bias;
+        const char *text;
+    } all[] = {
+        {DENSE(""), 0, MSGL_PROJECTION_TANH, true, NULL}, // as sentence-transformers has it
+        {DENSE_ACT("torch.nn.modules.linear.Identity"), 0, MSGL_PROJECTION_IDENTITY, true, NULL},
+        {DENSE_ACT("torch.nn.modules.activation.GELU"), 0, MSGL_PROJECTION_GELU, true, NULL},
+        {DENSE_ACT("torch.nn.modules.activation.SiLU"), 0, MSGL_PROJECTION_SILU, true, NULL},
+        {DENSE(",\"bias\":false"), 0, MSGL_PROJECTION_TANH, false, NULL},
+        {DENSE(",\"module_input_name\":\"sentence_embedding\",\"use_residual\":false"), 0,
+         MSGL_PROJECTION_TANH, true, NULL},
+        {DENSE_ACT("torch.nn.modules.activation.ReLU"), MSGL_EUNSUPPORTED, 0, false,
+         "activation_function: found \"torch.nn.modules.activation.ReLU\", allowed "
+         "torch.nn.modules' "
+         "Identity, Tanh, GELU, SiLU"},
+        {DENSE_ACT("my.Identity"), MSGL_EUNSUPPORTED, 0, false, "activation_function"},
+        {DENSE(",\"use_residual\":true"), MSGL_EUNSUPPORTED, 0, false, "use_residual"},
+        {DENSE(",\"module_input_name\":\"token_embeddings\""), MSGL_EUNSUPPORTED, 0, false,
+         "module_input_name: found \"token_embeddings\", allowed sentence_embedding"},
+        {"{\"in_features\":32}", MSGL_EFORMAT, 0, false, "out_features"},
+        {"{\"in_features\":0,\"out_features\":8}", MSGL_EFORMAT, 0, false, "in_features"},
+        {"{\"in_features\":32,\"out_features\":1e9}", MSGL_EFORMAT, 0, false, "out_features"},
+        {"{\"in_features\":32,\"out_features\":1000000000}", MSGL_EFORMAT, 0, false,
+         "out_features"},
+    };
+    static const char modules[] = "[" MODULE("1_Pooling", OLD "Pooling") "," MODULE(
+        "2_Dense", OLD "Dense") "," MODULE("3_Normalize", OLD "Normalize") "]";
+    (void)state;
+    folder f;
+    char sub[512];
+    folder_make(&f);
+    folder_path(&f, "1_Pooling", sub, sizeof sub);
+    assert_int_equal(mkdir(sub, 0777), 0);
+    folder_path(&f, "2_Dense", sub, sizeof sub);
+    assert_int_equal(mkdir(sub, 0777), 0);
+    folder_write(&f, "modules.json", modules, strlen(modules));
+    folder_write(&f, "1_Pooling/config.json", LAST, strlen(LAST));
+    for (size_t i = 0; i < MSGL_COUNT(all); i++) {
+        msgl_model_pooling got;
+        msgl_projection taken[MSGL_MAX_PROJECTIONS];
+        int32_t num = 0;
+        msgl_err err = {0};
+        folder_write(&f, "2_Dense/config.json", all[i].config, strlen(all[i].config));
+        const int code = msgl__model_pooling(f.dir, false, &got, &err);
+        if (code != all[i].code || (code != 0 && strstr(err.text, all[i].text) == NULL)) {
+            fail_msg("%s: %d: %s", all[i].config, code, err.text);
+        }
+        if (code != 0) continue;
+        assert_int_equal(msgl__model_take_dense(&got, 32, taken, &num, &err), 0);
+        assert_int_equal(num, 1);
+        assert_int_equal(taken[0].act, all[i].act);
+        assert_int_equal(taken[0].bias, all[i].bias);
+        assert_int_equal(taken[0].out, 8);
+        assert_string_equal(taken[0].file, "2_Dense/model.safetensors");
+        assert_int_equal(msgl__model_take_dense(&got, 64, taken, &num, &err), MSGL_EFORMAT);
+        assert_non_null(strstr(err.text, "in_features: found 32, allowed 64"));
+    }
+    const char *const files[] = {"1_Pooling/config.json", "2_Dense/config.json"};
+    const char *const folders[] = {"1_Pooling", "2_Dense"};
+    for (size_t i = 0; i < MSGL_COUNT(files); i++) {
+        folder_path(&f, files[i], sub, sizeof sub);
+        unlink(sub);
+        folder_path(&f, folders[i], sub, sizeof sub);
+        assert_int_equal(rmdir(sub), 0);
+    }
+    folder_remove(&f);
+}
+
+// What texts get before them.
+static void test_prompts(void **state)
+{
+    static const char file[] = "config_sentence_transformers.json";
+    static const struct {
+        const char *text;
+        int code, num;
+        const char *query, *usual, *error;
+    } all[] = {
+        {"{}", 0, 0, NULL, NULL, NULL},
+        {"{\"prompts\":{\"query\":\"q: \",\"document\":\"\",\"x\":null}}", 0, 2, "q: ", NULL, NULL},
+        {"{\"prompts\":{\"query\":\"q: \"},\"default_prompt_name\":\"query\"}", 0, 1,
+         "q: ", "q: ", NULL},
+        {"{\"prompts\":{\"query\":\"q: \"},\"default_prompt_name\":null}", 0, 1, "q: ", NULL, NULL},
+        {"{\"prompts\":{},\"default_prompt_name\":\"query\"}", MSGL_EFORMAT, 0, NULL, NULL,
+         "prompts: \"query\": allowed: a prompt of default_prompt_name"},
+        {"{\"prompts\":{\"query\":7}}", MSGL_EFORMAT, 0, NULL, NULL,
+         "prompts: \"query\": allowed: a string of up to 4096 bytes"},
+        {"[", MSGL_EFORMAT, 0, NULL, NULL, file},
+    };
+    (void)state;
+    folder f;
+    folder_make(&f);
+    msgl_text_prompts got;
+    msgl_err err = {0};
+    assert_int_equal(msgl__text_prompts_load(f.dir, &got, &err), 0); // no such file
+    assert_int_equal(got.num, 0);
+    for (size_t i = 0; i < MSGL_COUNT(all); i++) {
+        folder_write(&f, file, all[i].text, strlen(all[i].text));
+        const int code = msgl__text_prompts_load(f.dir, &got, &err);
+        if (code != all[i].code || got.num != all[i].num ||
+            (code != 0 && strstr(err.text, all[i].error) == NULL)) {
+            fail_msg("%s: %d, %d: %s", all[i].text, code, got.num, err.text);
+        }
+        const char *query = msgl__text_prompt(&got, "query");
+        assert_true((query == NULL) == (all[i].query == NULL));
+        if (query != NULL) assert_string_equal(query, all[i].query);
+        assert_true((got.usual == NULL) == (all[i].usual == NULL));
+        if (got.usual != NULL) assert_string_equal(got.usual, all[i].usual);
+        msgl__text_prompts_free(&got);
+    }
+    folder_remove(&f);
+}
+
 static void test_no_folder(void **state)
 {
     (void)state;
@@ -152,8 +280,8 @@ static void test_no_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_folders),   cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_dense),     cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_no_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

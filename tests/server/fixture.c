@@ -136,8 +136,8 @@ static void *run_front(void *arg)
 void engine_say_ready(server_fixture *s)
 {
     msgl_msg m = {.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){CONTEXT,        256, 1000, 16, VOCAB, "fa", "test",
-                                 MSGL_POOL_NONE, 0,   0,    64, {0}};
+    m.u.ready = (msgl_msg_ready){CONTEXT,        256, 1000, 16, VOCAB, "fa",  "test",
+                                 MSGL_POOL_NONE, 0,   0,    64, 0,     false, {0}};
     if (s->pooled_size > 0) m.u.ready.pooling = s->reranks ? MSGL_POOL_SCORE : MSGL_POOL_EMBED;
     m.u.ready.pooled_size = s->pooled_size;
     assert_int_equal(msgl__channel_send(s->engine, &m), 0);

@@ -38,6 +38,8 @@ static int parse_as(const msgl_endpoint *ep, msgl_unknown_fields what, const cha
     c.defaults.temperature = 0.6f;
     c.pooled_size = ep->pooled ? 64 : 0;
     c.classifies = ep->classifies;
+    c.token_weights = ep->pooled;
+    c.token_vector_size = ep->pooled ? 8 : 0;
     *e = (msgl_api_error){0};
     return msgl__api_parse(ep, body, strlen(body), &c, NULL, r, e);
 }

@@ -346,8 +346,8 @@ static void test_tokens(void **state)
     server_fixture s;
     server_open(&s, NULL, false);
     msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready =
-        (msgl_msg_ready){CONTEXT, 256, 100, 16, VOCAB, "fa", "test", MSGL_POOL_NONE, 0, 0, 64, {0}};
+    ready.u.ready = (msgl_msg_ready){CONTEXT,        256, 100, 16, VOCAB, "fa",  "test",
+                                     MSGL_POOL_NONE, 0,   0,   64, 0,     false, {0}};
     assert_int_equal(msgl__channel_send(s.engine, &ready), 0);
     usleep(50000);
     // 100 and 100 each: 7 of them are seven times what is left.
@@ -417,8 +417,8 @@ static void test_round(void **state)
     server_fixture s;
     server_open(&s, NULL, false);
     msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){CONTEXT,        1, 1000, 16, VOCAB, "fa", "test",
-                                     MSGL_POOL_NONE, 0, 0,    64, {0}}; // one at a time
+    ready.u.ready = (msgl_msg_ready){CONTEXT, 1, 1000, 16, VOCAB, "fa", "test", MSGL_POOL_NONE,
+                                     0,       0, 64,   0,  false, {0}}; // one at a time
     assert_int_equal(msgl__channel_send(s.engine, &ready), 0);
     usleep(50000);
     int fd[4];
@@ -486,8 +486,8 @@ static void test_parties(void **state)
         server_fixture s;
         server_open(&s, &cfg, false);
         msgl_msg m = {.type = MSGL_MSG_READY};
-        m.u.ready = (msgl_msg_ready){CONTEXT, ROWS,           1000, 16, VOCAB, "fa",
-                                     "test",  MSGL_POOL_NONE, 0,    0,  64,    {0}};
+        m.u.ready = (msgl_msg_ready){CONTEXT,        ROWS, 1000, 16, VOCAB, "fa",  "test",
+                                     MSGL_POOL_NONE, 0,    0,    64, 0,     false, {0}};
         assert_int_equal(msgl__channel_send(s.engine, &m), 0);
         usleep(50000);
         int fd[MANY], others[3];

@@ -12,6 +12,7 @@
 #include "api/jina/endpoints.h"
 #include "api/fields.h"
 #include "api/json.h"
+#include "api/pair_prompt.h"
 
 enum { MAX_TEXTS = MSGL_API_MAX_PROMPTS };
 
@@ -127,7 +128,8 @@ static int parse_instruct(const json_t *o, const msgl_api_config *cfg, msgl_gen_
                           msgl_api_error *e)
 {
     const int rc = msgl__field_str(o, "instruct", &out->pairs.instruct, e);
-    if (rc <= 0 || cfg->reranks) return rc;
+    if (rc <= 0 || cfg->reranks || (cfg->classifies && msgl__pair_template(cfg->template_text)))
+        return rc;
     return msgl__api_fail(
         e, 400, "instruct", "unsupported_parameter",
         "'instruct' is for rerankers with a prompt, which this server's model has "
@@ -150,7 +152,8 @@ static int parse_texts(const text_field *queries, const text_field *documents,
     rc = add_texts(documents, out, e);
     if (rc == 0) rc = add_texts(queries, out, e);
     out->pairs.on = cfg->reranks || cfg->classifies;
-    out->pairs.encoded = cfg->classifies;
+    out->pairs.encoded = cfg->classifies && !msgl__pair_template(cfg->template_text);
+    out->pairs.one_token = cfg->reranks && cfg->pooled_size == 1;
     if (out->pairs.on) out->num_prompts = d;
     return rc;
 }
@@ -235,12 +238,14 @@ static double cosine(const msgl_sequence *a, const msgl_sequence *b)
     return aa > 0 && bb > 0 ? dot / sqrt(aa * bb) : 0;
 }
 
-// The probability of yes, of the two, or of the only label; 0 if there are none.
-static double yes_of(const msgl_sequence *s)
+// The probability of yes, of the two, or of the only label; 0 if there are none. Of one token's
+// logit zerank's page makes that with a temperature of 5.
+static double yes_of(const msgl_gen_request *q, const msgl_sequence *s)
 {
     if (s->num_values < 1) return 0;
     const double no = s->num_values < 2 ? 0 : (double)s->values[1];
-    return 1 / (1 + exp(no - (double)s->values[0]));
+    const double temperature = q->pairs.one_token ? 5 : 1;
+    return 1 / (1 + exp((no - (double)s->values[0]) / temperature));
 }
 
 // [num_documents], freed with msgl__free; NULL: no memory.
@@ -249,7 +254,7 @@ static score *scores_of(const msgl_gen_request *q, const msgl_sequence *const *a
     score *scores = msgl__calloc((size_t)q->pairs.num_documents, sizeof *scores);
     for (int i = 0; i < q->pairs.num_documents && scores != NULL; i++) {
         const int query = q->pairs.num_documents + (q->pairs.num_queries == 1 ? 0 : i);
-        scores[i] = (score){i, q->pairs.on ? yes_of(all[i]) : cosine(all[query], all[i])};
+        scores[i] = (score){i, q->pairs.on ? yes_of(q, all[i]) : cosine(all[query], all[i])};
     }
     return scores;
 }

@@ -47,6 +47,7 @@ static int parse_texts(const json_t *o, const char *name, bool cut, const msgl_a
                        msgl_gen_request *out, msgl_api_error *e)
 {
     msgl__request_pools(out);
+    out->before = msgl__usual_prompt(cfg);
     out->keep_first = cut;
     out->last_tokens = cut ? INT32_MAX : 0;
     return msgl__parse_prompts(json_object_get(o, name), name, cfg, out, e);

@@ -53,7 +53,11 @@ bool msgl__hub_wanted(const char *path)
         "modules.json",      "tiktoken.model",
     };
     static const char *const NEVER[] = {"*.bin", "*.pth", "*.pt", "*.onnx", "*.py", "*.md"};
-    if (fnmatch("?_Pooling/config.json", path, FNM_PATHNAME) == 0) return true;
+    static const char *const MODULES[] = {"?_Pooling/config.json", "?_Dense/config.json",
+                                          "?_Dense/model.safetensors", "?_LogitScore/config.json"};
+    for (size_t i = 0; i < MSGL_COUNT(MODULES); i++) {
+        if (fnmatch(MODULES[i], path, FNM_PATHNAME) == 0) return true;
+    }
     if (strchr(path, '/') != NULL) return false; // other forms of the same weights are in folders
     for (size_t i = 0; i < MSGL_COUNT(NEVER); i++) {
         if (fnmatch(NEVER[i], path, 0) == 0) return false;
