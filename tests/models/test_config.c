@@ -943,48 +943,6 @@ static void test_switches(void **state)
     free(c);
 }
 
-// Decoders that transformers calls by another name with another head, or none.
-static void test_other_heads(void **state)
-{
-    static const struct {
-        const char *name, *key, *value, *arch;
-        int code;
-        int32_t labels;
-    } all[] = {
-        {"Qwen3ForSequenceClassification", NULL, NULL, "Qwen3ForCausalLM", 0, 2},
-        {"LlamaForSequenceClassification", "id2label", "{\"0\": \"LABEL_0\"}", "LlamaForCausalLM",
-         0, 1},
-        {"Gemma3TextForSequenceClassification", "num_labels", "7", "Gemma3ForCausalLM", 0, 7},
-        {"Qwen3Model", NULL, NULL, "Qwen3ForCausalLM", 0, 0},
-        {"MistralModel", NULL, NULL, "MistralForCausalLM", 0, 0},
-        {"LlamaForSequenceClassification", "num_labels", "5000", NULL, MSGL_EFORMAT, 0},
-        {"LlamaForSequenceClassification", "num_labels", "0", NULL, MSGL_EFORMAT, 0},
-        {"ForSequenceClassification", NULL, NULL, NULL, MSGL_EUNSUPPORTED, 0},
-        {"TextModel", NULL, NULL, NULL, MSGL_EUNSUPPORTED, 0},
-        {"NomicBertForSequenceClassification", NULL, NULL, NULL, MSGL_EUNSUPPORTED, 0},
-        {"Gemma3TextModel", "use_bidirectional_attention", "false", NULL, MSGL_EUNSUPPORTED, 0},
-        {"Gemma3TextModel", "attn_logit_softcapping", "30", NULL, MSGL_EUNSUPPORTED, 0},
-        {"Gemma3TextModel", "sliding_window", "1", NULL, MSGL_EFORMAT, 0},
-        {"Gemma3TextModel", "layer_types", "[\"full_attention\"]", NULL, MSGL_EFORMAT, 0},
-        {"Gemma3TextModel", "layer_types", "[\"full_attention\", \"chunked\"]", NULL,
-         MSGL_EUNSUPPORTED, 0},
-    };
-    (void)state;
-    msgl_model_config *c = malloc(sizeof *c);
-    assert_non_null(c);
-    for (size_t i = 0; i < MSGL_COUNT(all); i++) {
-        msgl_err err = {0};
-        const int code = load_with(all[i].name, all[i].key, all[i].value, c, &err);
-        if (code != all[i].code) fail_msg("%s: %d: %s", all[i].name, code, err.text);
-        if (code != 0) continue;
-        assert_string_equal(c->arch->name, all[i].arch);
-        assert_int_equal(c->num_labels, all[i].labels);
-        assert_int_equal(c->num_projections, all[i].labels > 0);
-        if (c->num_projections > 0) assert_int_equal(c->projections[0].out, all[i].labels);
-    }
-    free(c);
-}
-
 static void test_registry(void **state)
 {
     (void)state;
@@ -1008,7 +966,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_other_heads),
         cmocka_unit_test(test_llama4),
         cmocka_unit_test(test_refusals_of_shapes),
         cmocka_unit_test(test_shapes),
