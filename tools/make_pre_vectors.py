@@ -24,6 +24,18 @@ TEXTS = [
     "camelCaseWordsAndHTTPServer URL's $1,234.56 50% a+b=c <tag/> ^~|`", "مرحبا بالعالم ١٢٣ हिन्दी पाठ ไทย"
 ]
 
+# Of Kimi llama.cpp's pattern only starts code of its own; this is the models' (tokenization_kimi.py), whose classes
+# intersected with "no Han" are look-aheads here.
+NO_HAN = r"(?:(?!\p{Han})[%s])"
+UPPER, LOWER = NO_HAN % r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", NO_HAN % r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+BEFORE, BEHIND = r"[^\r\n\p{L}\p{N}]?", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+OWN = {
+    "kimi-k2": [
+        rf"[\p{{Han}}]+|{BEFORE}{UPPER}*{LOWER}+{BEHIND}|{BEFORE}{UPPER}+{LOWER}*{BEHIND}|"
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ]
+}
+
 
 def of_source(path):
     """{name: list of patterns} of llama-vocab.cpp."""
@@ -47,7 +59,7 @@ def of_source(path):
         patterns.update({k: found for k in waiting})
         waiting = []
     patterns["LLAMA_VOCAB_PRE_TYPE_DEFAULT"] = patterns["default"]
-    return {name: patterns.get(kind) for name, kind in kinds.items()}
+    return {name: patterns.get(kind) for name, kind in kinds.items()} | OWN
 
 
 def learn():

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "tokenizer/load_tiktoken.h"
 #include "tokenizer/scan.h"
 
 #define GPT2_LETTERS                                                                               \
@@ -126,6 +127,7 @@ static const msgl_gguf_pre PRES[] = {
     {.name = "deepseek-coder",
      .patterns = {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", DEEPSEEK_CJK, "\\p{N}"}},
     {.name = "falcon", .patterns = {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2_LETTERS, "[0-9][0-9][0-9]"}},
+    {.name = "kimi-k2", .patterns = {msgl__kimi_pattern}, .ignore_merges = 1},
     {.name = "ufakzeka", .patterns = {UFAKZEKA}},
     {.name = "seed-coder", .patterns = {SEED_CODER}},
     {.name = "bailingmoe", .patterns = {BAILING}},

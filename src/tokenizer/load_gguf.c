@@ -23,8 +23,9 @@ typedef struct source {
     const msgl_gguf *g;
     json_t *meta;                                   // small values
     const msgl_gguf_value *tokens, *types, *scores; // the last two may be NULL
-    int spm;
-    int add_bos; // unless the file says
+    int pieces;                                     // SentencePiece's, not GPT-2's bytes
+    int scored;                                     // merges follow from scores
+    int add_bos;                                    // unless the file says
     msgl_err *err;
 } source;
 
@@ -116,11 +117,11 @@ static int load_byte_level(const source *s, const msgl_gguf_pre *p, msgl_tokeniz
     return load_section_of(t, msgl__load_decoder, json_pack("{s:s}", "type", "ByteLevel"), s->err);
 }
 
-// Spaces become marks, with one before the text unless the file says no; bytes stand for what is no
-// piece.
-static int load_sentence_piece(const source *s, msgl_tokenizer *t)
+// Spaces become marks, with one before the text as the file says, or else if `prefixes`; bytes
+// stand for what is no piece.
+static int load_sentence_piece(const source *s, int prefixes, msgl_tokenizer *t)
 {
-    int prefix, rc = read_bool(s, "tokenizer.ggml.add_space_prefix", 1, &prefix);
+    int prefix, rc = read_bool(s, "tokenizer.ggml.add_space_prefix", prefixes, &prefix);
     if (rc != 0) return rc;
     t->bpe.byte_fallback = t->bpe.fuse_unk = 1;
     json_t *replace = json_pack("{s:s,s:{s:s},s:s}", "type", "Replace", "pattern", "String", " ",
@@ -164,11 +165,12 @@ static int load_pipeline(source *s, msgl_tokenizer *t)
     const json_t *model = json_object_get(s->meta, "tokenizer.ggml.model");
     const json_t *name = json_object_get(s->meta, "tokenizer.ggml.pre");
     const char *kind = json_is_string(model) ? json_string_value(model) : "";
-    s->spm = strcmp(kind, "llama") == 0;
-    s->add_bos = s->spm;
-    if (s->spm) return load_sentence_piece(s, t);
+    s->scored = strcmp(kind, "llama") == 0;
+    s->pieces = s->scored || strcmp(kind, "gemma4") == 0; // which has merges of its own
+    s->add_bos = s->pieces;
+    if (s->pieces) return load_sentence_piece(s, s->scored, t);
     if (strcmp(kind, "gpt2") != 0) {
-        return unknown(s, "tokenizer.ggml.model", model, "gpt2, llama");
+        return unknown(s, "tokenizer.ggml.model", model, "gpt2, llama, gemma4");
     }
     const char *pre = json_is_string(name) ? json_string_value(name) : "";
     if (pre[0] == '\0') say_default(s->g->file);
@@ -282,7 +284,7 @@ static int load_scores(const source *s, msgl_bpe *bpe)
 static msgl_tok_str unknown_token(const source *s, const msgl_bpe *bpe)
 {
     msgl_tok_str unk = {0};
-    for (size_t id = 0; id < bpe->vocab.num_ids && s->spm && unk.p == NULL; id++) {
+    for (size_t id = 0; id < bpe->vocab.num_ids && s->pieces && unk.p == NULL; id++) {
         if (type_of(s, id) != UNKNOWN) continue;
         unk.p = (char *)msgl__strset_at(&bpe->vocab, (int32_t)id, &unk.n);
     }
@@ -293,7 +295,7 @@ static int load_model(const source *s, msgl_tokenizer *t)
 {
     msgl_bpe *bpe = &t->bpe;
     int rc = load_vocab(s, bpe);
-    if (rc == 0) rc = s->spm ? load_scores(s, bpe) : load_merges(s, bpe);
+    if (rc == 0) rc = s->scored ? load_scores(s, bpe) : load_merges(s, bpe);
     if (rc != 0) return rc;
     const msgl_tok_str unk = unknown_token(s, bpe);
     return msgl__model_finish(t, &unk, s->err);

@@ -28,11 +28,11 @@ static const msgl_model_names names = {.vocab = FILE_NAME, .merges = FILE_NAME};
 #define UPPER NO_HAN("\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}")
 #define LOWER NO_HAN("\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}")
 #define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-static const char PATTERN[] = "[\\p{Han}]+|"
-                              "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SUFFIX "|"
-                              "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" SUFFIX "|"
-                              "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-                              "\\s+(?!\\S)|\\s+";
+const char msgl__kimi_pattern[] = "[\\p{Han}]+|"
+                                  "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SUFFIX "|"
+                                  "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" SUFFIX "|"
+                                  "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
+                                  "\\s+(?!\\S)|\\s+";
 
 // ---- tokens ----
 
@@ -136,9 +136,9 @@ static int load_merges(msgl_bpe *bpe, msgl_err *err)
 static json_t *pre_tokenizer(void)
 {
     return json_pack("{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b}]}", "type", "Sequence",
-                     "pretokenizers", "type", "Split", "pattern", "Regex", PATTERN, "behavior",
-                     "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0,
-                     "use_regex", 0);
+                     "pretokenizers", "type", "Split", "pattern", "Regex", msgl__kimi_pattern,
+                     "behavior", "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space",
+                     0, "use_regex", 0);
 }
 
 static int load_pipeline(msgl_tokenizer *t, msgl_err *err)

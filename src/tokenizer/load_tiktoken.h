@@ -8,6 +8,9 @@
 
 #include "tokenizer/tokenizer.h"
 
+// Where such a tokenizer cuts texts; also in GGUF files.
+extern const char msgl__kimi_pattern[];
+
 // From the texts of tiktoken.model and tokenizer_config.json (NULL: there is none, an error).
 // MSGL_EFORMAT, MSGL_EUNSUPPORTED (another tokenizer_class), MSGL_ELIMIT, MSGL_ENOMEM; all name the
 // file. *out is NULL after a failure.

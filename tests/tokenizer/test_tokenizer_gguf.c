@@ -301,6 +301,39 @@ static void test_sentence_piece(void **state)
     msgl__tokenizer_free(t);
 }
 
+// Gemma 4's: SentencePiece's pieces, no mark before the text, and merges in place of scores.
+static void test_pieces_with_merges(void **state)
+{
+    (void)state;
+    static const msgl_encode_opts special = {.add_special = 1};
+    static const char *const texts[] = {"<unk>", "<bos>", "<0xC3>", "<0xA9>", "a",       "b",
+                                        "c",     MARK,    "bc",     "ab",     MARK "ab", "<turn>"};
+    static const char *const merges[] = {"b c", "a b", MARK " ab"};
+    static const int32_t types[] = {UNKNOWN, CONTROL, BYTE,   BYTE,   NORMAL, NORMAL,
+                                    NORMAL,  NORMAL,  NORMAL, NORMAL, NORMAL, USER};
+    static const float scores[MSGL_COUNT(texts)] = {0};
+    gguf_writer w = {0};
+    gguf_put_string(&w, GGML("model"), "gemma4");
+    gguf_put_strings(&w, GGML("tokens"), texts, MSGL_COUNT(texts));
+    gguf_put_array(&w, GGML("token_type"), MSGL_GGUF_I32, types, MSGL_COUNT(texts));
+    gguf_put_array(&w, GGML("scores"), MSGL_GGUF_F32, scores, MSGL_COUNT(texts));
+    gguf_put_strings(&w, GGML("merges"), merges, MSGL_COUNT(merges));
+    gguf_put_int(&w, GGML("bos_token_id"), MSGL_GGUF_U32, 1);
+    msgl_tokenizer *t = load_good(&w);
+    CHECK(t, "ab ab", &special, 1, 9, 10);
+    CHECK(t, "abc", NULL, 4, 8); // "b c" is first of the merges
+    CHECK(t, "a\xc3\xa9", NULL, 4, 2, 3);
+    CHECK(t, "a<turn>a", NULL, 4, 11, 4);
+    msgl_strbuf out;
+    msgl__strbuf_init(&out, 100);
+    static const int32_t ids[] = {10, 2, 3, 8};
+    assert_int_equal(msgl__tokenizer_decode(t, ids, 4, 0, &out, NULL), 0);
+    assert_string_equal(msgl__strbuf_str(&out), " ab\xc3\xa9"
+                                                "bc");
+    msgl__strbuf_free(&out);
+    msgl__tokenizer_free(t);
+}
+
 // Of pieces with the same score the longest first half wins, as in transformers.
 static void test_equal_scores(void **state)
 {
@@ -390,13 +423,14 @@ static void test_bad_values(void **state)
 {
     (void)state;
     gguf_writer w = {0};
-    put_byte_level(&w, "kimi-k2");
+    put_byte_level(&w, "superbpe");
     refuse(&w, MSGL_EUNSUPPORTED,
-           "f.gguf: tokenizer.ggml.pre: \"kimi-k2\" is not a pre-tokenizer that is known");
+           "f.gguf: tokenizer.ggml.pre: \"superbpe\" is not a pre-tokenizer that is known");
     gguf_put_string(&w, GGML("model"), "bert");
     gguf_put_strings(&w, GGML("tokens"), BYTE_TOKENS, 3);
     refuse(&w, MSGL_EUNSUPPORTED,
-           "f.gguf: tokenizer.ggml.model: \"bert\" is not supported; known: gpt2, llama");
+           "f.gguf: tokenizer.ggml.model: \"bert\" is not supported; known: gpt2, llama, "
+           "gemma4");
     put_byte_level(&w, "gpt-2");
     gguf_put_int(&w, GGML("add_bos_token"), MSGL_GGUF_BOOL, 1);
     refuse(&w, MSGL_EFORMAT,
@@ -437,10 +471,11 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_byte_level),   cmocka_unit_test(test_pre_tokenizers),
-        cmocka_unit_test(test_pipelines),    cmocka_unit_test(test_sentence_piece),
-        cmocka_unit_test(test_equal_scores), cmocka_unit_test(test_bad_lists),
-        cmocka_unit_test(test_bad_values),   cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_byte_level),         cmocka_unit_test(test_pre_tokenizers),
+        cmocka_unit_test(test_pipelines),          cmocka_unit_test(test_sentence_piece),
+        cmocka_unit_test(test_pieces_with_merges), cmocka_unit_test(test_equal_scores),
+        cmocka_unit_test(test_bad_lists),          cmocka_unit_test(test_bad_values),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
