@@ -6,8 +6,11 @@ reading of GGUF files is compared with.
     python3 tools/convert_by_llama_cpp.py LLAMA_CPP_DIR MODEL_DIR FILE.gguf f32|f16|bf16|q8_0 [OPTION...]
 
 LLAMA_CPP_DIR has convert_hf_to_gguf.py (PyPI's source archive of llama-cpp-python has it in vendor/llama.cpp); the
-options are the converter's. Its tables of known tokenizers do not have those of the vectors, which is all that is
-changed here: every tokenizer is written as byte-level BPE with GPT-2's pattern.
+options are the converter's. Its tables of known tokenizers do not have those of the vectors, which is changed here: every
+tokenizer is written as byte-level BPE with GPT-2's pattern. And the config of MiMo-V2-Flash is read as its file has it:
+transformers, which knows the model since 5.24, calls its parameters of rotation otherwise than the converter expects.
+StableLM's norms of heads are written, which the converter of llama-cpp-python 0.3.36 loses (it returns them from a
+generator).
 """
 
 import json
@@ -22,11 +25,20 @@ def main():
     root, folder, out, kind, *options = sys.argv[1:]
     sys.path[:0] = [root, str(Path(root) / "gguf-py")]
     from conversion import get_model_class
-    from conversion.base import TextModel
+    from conversion.base import ModelBase, TextModel
 
     config = json.loads((Path(folder) / "config.json").read_text())
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+    if config["model_type"] == "mimo_v2_flash":
+        ModelBase.load_hparams = staticmethod(lambda *_: json.loads((Path(folder) / "config.json").read_text()))
     found = get_model_class(config["architectures"][0])
+    if config["model_type"] == "stablelm":
+        modify = found.modify_tensors
+
+        def modify_tensors(self, *args):
+            yield from (yield from modify(self, *args)) or ()
+
+        found.modify_tensors = modify_tensors
     found = getattr(found, "Ministral3Model", found)  # Mistral 3's has the one that writes inside
     found.set_vocab = TextModel._set_vocab_gpt2
     sys.argv = ["convert_hf_to_gguf.py", folder, "--outfile", out, "--outtype", kind, *options]

@@ -10,7 +10,7 @@ the same keys, tensor names (from gguf-py's own map), types and order of rows.
     python3 tools/make_gguf_vectors.py --split FILE.gguf TENSORS OUT.gguf  # as OUT-00001-of-0000N.gguf
 
 With LLAMA_CPP_DIR (convert_by_llama_cpp.py says what it is), only tests/vectors/gguf/converted: a model of every
-further architecture, written by llama.cpp's converter itself. TYPE: F32, F16, BF16 or Q8_0. PRE: the pre-tokenizer's name, or llama for a SentencePiece model. Needs gguf,
+further architecture, or one of tests/vectors/models, written by llama.cpp's converter itself. TYPE: F32, F16, BF16 or Q8_0. PRE: the pre-tokenizer's name, or llama for a SentencePiece model. Needs gguf,
 torch, safetensors and transformers >= 5. Never needed to build, run or test; README.md in the output folder
 describes the files.
 """
@@ -28,7 +28,8 @@ from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file, save_file
 
 from make_model_vectors import save_model, write_tokenizer
-from model_vector_parts import arcee, cohere, cohere2, starcoder2
+from model_vector_hybrids import bamba, falcon_h1, granite_hybrid, kimi_linear, nemotron_h, nemotron_h_moe
+from model_vector_parts import arcee, bailing, cohere, cohere2, internlm3, phimoe, starcoder2
 from model_vector_configs import (
     deepseek_v2, deepseek_v3, gemma2, gemma3, glm4, gpt_oss, granite, llama, llama4, longrope, mixtral, olmo2, phi3,
     qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, smollm3,
@@ -83,6 +84,22 @@ EXPERTS = dict(moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
 LATENT = dict(
     hidden_size=32, intermediate_size=32, num_hidden_layers=2, n_routed_experts=4, n_group=2, topk_group=1,
     num_experts_per_tok=2, q_lora_rank=16, kv_lora_rank=16,
+)
+HYBRID = dict(hidden_size=32, mamba_d_head=16, mamba_n_heads=4, num_hidden_layers=2)
+NEMOTRON = dict(
+    hidden_size=32, head_dim=16, intermediate_size=32, mamba_num_heads=4, num_hidden_layers=3, time_step_min=0.001
+)
+ONES = (
+    "attention_in_multiplier", "attention_out_multiplier", "embedding_multiplier", "key_multiplier",
+    "lm_head_multiplier", "ssm_in_multiplier", "ssm_out_multiplier",
+)
+LONG_OF_PHIMOE = dict(
+    long_factor=[1.0 + 0.5 * i for i in range(4)],
+    long_mscale=1.243163121016122,
+    original_max_position_embeddings=64,
+    short_factor=[1.0 + 0.125 * i for i in range(4)],
+    short_mscale=1.243163121016122,
+    type="longrope",
 )
 CONVERTED = {
     "gemma2": (gemma2(**TINY, head_dim=16, query_pre_attn_scalar=16), []),
@@ -150,6 +167,83 @@ CONVERTED = {
         [],
     ),
     "exaone4": (exaone4(**TINY, head_dim=16), []),
+    # What files cannot say has the value that they stand for: the least step of Nemotron-H, PhiMoE's factor of
+    # cosines and sines. Falcon-H1's multipliers are powers of two, which change no digit of the weights they are put in.
+    "granitehybrid-moe": (
+        granite_hybrid(
+            **HYBRID, layer_types=["attention", "mamba"], mamba_n_groups=2, mamba_proj_bias=True, num_experts_per_tok=3,
+            num_local_experts=8, shared_intermediate_size=24,
+        ),
+        [],
+    ),
+    "bamba": (bamba(**HYBRID, attn_layer_indices=[1], attn_rotary_emb=4, intermediate_size=32, mamba_n_groups=2), []),
+    "falcon-h1": (
+        falcon_h1(
+            **HYBRID, attention_in_multiplier=0.5, attention_out_multiplier=2.0, embedding_multiplier=4.0, head_dim=8,
+            intermediate_size=32, key_multiplier=0.25, lm_head_multiplier=0.5, mamba_d_ssm=64,
+            mlp_multipliers=[0.5, 0.25], ssm_in_multiplier=2.0, ssm_multipliers=[0.5, 2.0, 0.25, 4.0, 0.5],
+            ssm_out_multiplier=0.25, projectors_bias=False, time_step_min=0.0,
+        ),
+        [],
+    ),
+    "falcon-h1-norm": (
+        falcon_h1(
+            **HYBRID, **{k: 1.0 for k in ONES}, head_dim=8, intermediate_size=32, mamba_d_ssm=64, mamba_n_groups=2,
+            mamba_rms_norm=True, mlp_multipliers=[1.0, 1.0], ssm_multipliers=[1.0] * 5,
+        ),
+        [],
+    ),
+    "nemotron_h": (nemotron_h(**NEMOTRON, hybrid_override_pattern="M-*"), []),
+    "nemotron_h_moe": (
+        nemotron_h_moe(
+            **NEMOTRON, hybrid_override_pattern="ME*", moe_intermediate_size=16, moe_shared_expert_intermediate_size=24,
+            n_routed_experts=4, num_experts_per_tok=2,
+        ),
+        [],
+    ),
+    "nemotron_h_latent": (
+        nemotron_h_moe(
+            **NEMOTRON, hybrid_override_pattern="ME*", mlp_bias=False, moe_intermediate_size=16, moe_latent_size=16,
+            moe_shared_expert_intermediate_size=24, n_group=2, n_routed_experts=4, num_experts_per_tok=2, topk_group=1,
+        ),
+        [],
+    ),
+    "bailingmoe": (
+        bailing(**dict(TINY, intermediate_size=48), head_dim=16, num_experts=4, use_bias=False, use_qkv_bias=False),
+        [],
+        dict(plain=True),
+    ),
+    "phimoe": (
+        phimoe(
+            **TINY, num_local_experts=4, max_position_embeddings=128, num_hidden_layers=2, rope_scaling=LONG_OF_PHIMOE
+        ),
+        [],
+        dict(transformers_class="PhimoeForCausalLM"),
+    ),
+    "kimi-linear": (kimi_linear(hidden_size=32, intermediate_size=32, kv_lora_rank=16, num_experts=4), []),
+    "internlm3": (
+        internlm3(
+            **dict(TINY, max_position_embeddings=128), head_dim=8, num_hidden_layers=1, bias=False, rope_scaling=None
+        ),
+        [],
+        dict(plain=True),
+    ),
+}
+# File -> the folder of tests/vectors/models that it is made of, and options.
+CONVERTED_MODELS = {
+    "gemma4": ("gemma4_conditional", []),
+    "gemma4-kv": ("gemma4_kv", []),
+    "gemma4-moe": ("gemma4_moe", []),
+    "lfm2": ("lfm2", []),
+    "lfm2moe": ("lfm2_moe", []),
+    "granitehybrid": ("granite_hybrid", []),
+    "mimo2": ("mimo_v2", []),
+    "deepseek32": ("deepseek_v32", []),
+    "glm-dsa": ("glm_moe_dsa", []),
+    "stablelm": ("stablelm", []),
+    "stablelm-parallel": ("stablelm_parallel", []),
+    "bailingmoe2": ("bailing_moe_v2", []),
+    "apertus": ("apertus", []),
 }
 TOKENIZERS = {
     "gpt2": "gpt-2", "qwen2": "qwen2", "llama3": "llama-bpe", "tekken": "tekken", "smollm": "smollm", "spm": "llama"
@@ -397,20 +491,35 @@ def split(source, most, out, small_first=False):
     finish(w)
 
 
+def name_dense_layer(folder):
+    """The one dense layer of Kimi Linear as hubs' files call it, which transformers 5.24 saves as a sparse one."""
+    path = folder / "model.safetensors"
+    own, hub = "layers.0.block_sparse_moe.", "layers.0.mlp."
+    save_file({k.replace(own, hub): t for k, t in load_file(path).items()}, path, metadata={"format": "pt"})
+
+
 def make_converted(root, llama_cpp, names):
     """Folder and file of each model, or of those named; the file has the dtype of the folder, and its norms float32."""
     script = Path(__file__).with_name("convert_by_llama_cpp.py")
-    for seed, (name, (config, options)) in enumerate(CONVERTED.items()):
+    for seed, (name, (config, options, *more)) in enumerate(CONVERTED.items()):
         if names and name not in names:
             continue
         folder = root / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         # The converter takes Qwen3-VL-MoE's experts as hubs have them.
-        save_model(folder, name, dict(config=config, columns_first=name == "qwen3vlmoe"), 7100 + seed)
+        spec = dict(config=config, columns_first=name == "qwen3vlmoe", **(more[0] if more else {}))
+        save_model(folder, name, spec, 7100 + seed)
         (folder / "config.alt.json").unlink()
+        if name == "kimi-linear":
+            name_dense_layer(folder)
         write_tokenizer(folder)
         out = root / f"{name}.gguf"
+        subprocess.run([sys.executable, script, llama_cpp, folder, out, "bf16", *options], check=True)
+    for name, (model, options) in CONVERTED_MODELS.items():
+        if names and name not in names:
+            continue
+        folder, out = root.parent.parent / "models" / model, root / f"{name}.gguf"
         subprocess.run([sys.executable, script, llama_cpp, folder, out, "bf16", *options], check=True)
 
 

@@ -91,7 +91,8 @@ static void declare_qkv(const msgl_declaring *d, msgl_attention *a, int32_t q, i
         msgl__declare_rows(d, &a->qkv, 0, q + kv + values, bias, c->names.qkv);
         return;
     }
-    const int32_t head = a->head_dim, pairs = c->interleaved ? a->half : 0;
+    const int32_t head = a->head_dim, turned = c->interleaved_all ? head / 2 : a->half;
+    const int32_t pairs = c->interleaved ? turned : 0;
     char q_proj[48], k_proj[48], v_proj[48];
     snprintf(q_proj, sizeof q_proj, "%s.q_proj", c->names.attn);
     snprintf(k_proj, sizeof k_proj, "%s.k_proj", c->names.attn);

@@ -140,11 +140,13 @@ typedef struct msgl_mamba_config {
     float z_scale, x_scale, b_scale, c_scale, dt_scale;
     bool beside_attention; // its layers have attention too, and both add to the stream
     float out_scale;       // then: of what it adds
+    bool a_is_minus_exp;   // as in msgl_delta_config
 } msgl_mamba_config;
 
 // Kimi Delta Attention (layers/kda.h), likewise; heads 0: none.
 typedef struct msgl_kda_config {
     int32_t heads, dim;
+    bool a_is_minus_exp; // as in msgl_delta_config
 } msgl_kda_config;
 
 enum { MSGL_MAX_AUX_STATES = 3 };
@@ -192,6 +194,9 @@ typedef struct msgl_decoder_config {
     float value_scale;                      // of V
     int32_t per_layer_dim, per_layer_vocab; // layers/per_layer_input.h; 0: none
     bool interleaved; // pairs (2 i, 2 i + 1) of a head rotate, not (i, i + half)
+    // And all rows of a head are stored so, also those that do not rotate (GGUF of Bamba). Example:
+    // head 8 of which 4 rotate; the file's rows 0 1 2 3 4 5 6 7 become 0 2 4 6 1 3 5 7.
+    bool interleaved_all;
     msgl_qk_norm qk_norm;
     bool norms_behind; // norms of heads of q and K are behind the rotation
     float clip_qkv;    // q, K and V are cut to [-clip_qkv, clip_qkv] before it; 0: they are not

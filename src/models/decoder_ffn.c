@@ -124,21 +124,25 @@ static void declare_mlp(const msgl_declaring *d, msgl_mlp *m, int32_t inter, con
     msgl__declare_rows(d, &m->down, 0, d->m->cfg.hidden_size, c->mlp_bias, tensor);
 }
 
-// Expert e's part of the tensors that stack gates, ups and downs by themselves.
+// Expert e's part of the tensors that stack gates, ups and downs by themselves. parts: up, or gate
+// and up.
 static void declare_expert_of_each(const msgl_declaring *d, msgl_weight *gate_up, msgl_weight *down,
-                                   int32_t e)
+                                   int32_t e, int32_t parts)
 {
     const msgl_decoder_names *n = &d->m->cfg.decoder.names;
-    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
-    const int32_t all = d->m->cfg.decoder.num_experts;
+    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size;
+    const int32_t hidden = experts_width(&d->m->cfg), all = d->m->cfg.decoder.num_experts;
     const char *const fmt = "%slayers.%d.%s.weight";
-    if (n->each_gate_up != NULL) {
+    if (n->each_gate_up != NULL && parts == 2) {
         msgl__plan_rows(d->p, gate_up, 0, 2 * inter, fmt, n->prefix, d->layer, n->each_gate_up);
         msgl__plan_expert(d->p, all, e, false);
     } else {
-        msgl__plan_rows(d->p, gate_up, 0, inter, fmt, n->prefix, d->layer, n->each_gate);
-        msgl__plan_expert(d->p, all, e, false);
-        msgl__plan_rows(d->p, gate_up, inter, inter, fmt, n->prefix, d->layer, n->each_up);
+        if (parts == 2) {
+            msgl__plan_rows(d->p, gate_up, 0, inter, fmt, n->prefix, d->layer, n->each_gate);
+            msgl__plan_expert(d->p, all, e, false);
+        }
+        msgl__plan_rows(d->p, gate_up, (parts - 1) * inter, inter, fmt, n->prefix, d->layer,
+                        n->each_up);
         msgl__plan_expert(d->p, all, e, false);
     }
     msgl__plan_rows(d->p, down, 0, hidden, fmt, n->prefix, d->layer, n->each_down);
@@ -190,7 +194,7 @@ static void declare_expert(const msgl_declaring *d, msgl_moe *m, int32_t e)
     msgl__plan_weight(d->p, gate_up, own ? parts * shard.count : 0, hidden);
     msgl__plan_weight(d->p, down, own ? hidden : 0, shard.count);
     if (d->m->cfg.decoder.names.each_down != NULL) {
-        declare_expert_of_each(d, gate_up, down, e);
+        declare_expert_of_each(d, gate_up, down, e, parts);
     } else {
         declare_expert_tensors(d, gate_up, down, e, parts);
     }

@@ -76,6 +76,7 @@ static void declare_vectors(const msgl_declaring *d, msgl_kda *l, const msgl_ran
     msgl__keep_rows(d, &l->a_log, &heads, 1);
     msgl__plan_vector(d->p, &l->a_log, heads.count);
     declare_part(d, &l->a_log, 0, c->heads, 0, 0, "A_log");
+    if (c->a_is_minus_exp) msgl__plan_log_of_minus(d->p);
     msgl__keep_rows(d, &l->dt_bias, rows, 1);
     msgl__plan_vector(d->p, &l->dt_bias, rows[0].count);
     declare_part(d, &l->dt_bias, 0, all, 1, 0, "dt_bias");

@@ -118,6 +118,7 @@ static void declare_inner(const msgl_declaring *d, msgl_decoder_layer *layer)
     msgl__declare_rows(d, &l->in, 0, dt + c->heads, c->proj_bias, name);
     declare_conv(d, l, channels);
     declare_vector(d, &l->a_log, c->heads, &heads, 1, 0, "A_log");
+    if (c->a_is_minus_exp) msgl__plan_log_of_minus(d->p);
     declare_vector(d, &l->d, c->heads, &heads, 1, 1, "D");
     declare_vector(d, &l->dt_bias, c->heads, &heads, 1, 1, "dt_bias");
     if (c->norm == MSGL_SSM_NORM_NONE) return;

@@ -10,6 +10,7 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "models/decoder_config.h"
 #include "models/formats.h"
 #include "models/gguf/arch.h"
 #include "quant/stored.h"
@@ -66,6 +67,16 @@ static void set_shape(msgl_tensor *t, msgl_gguf_shape shape)
         d[2] = d[1];
         d[1] = 1;
         t->ndim = 3;
+    } else if (shape == MSGL_GGUF_TAPS && t->ndim == 4 && d[0] == 1 && d[2] == 1) {
+        d[0] = d[1];
+        d[1] = 1;
+        d[2] = d[3];
+        t->ndim = 3;
+    } else if (shape == MSGL_GGUF_VECTOR && t->ndim == 2) {
+        int64_t all;
+        if (__builtin_mul_overflow(d[0], d[1], &all)) return; // a row has no elements
+        d[0] = all;
+        t->ndim = 1;
     } else if (shape == MSGL_GGUF_FLAT && t->ndim == 3) {
         int64_t rows;
         if (__builtin_mul_overflow(d[0], d[1], &rows)) return; // a row has no elements
@@ -107,6 +118,38 @@ static int add_tensors(const msgl_gguf *g, const msgl_gguf_arch *arch, int32_t f
     int code = msgl__tensor_list_grow(list, g->num_tensors, g->file, err);
     for (size_t i = 0; i < g->num_tensors && code == 0; i++) {
         code = add_tensor(g, arch, &g->tensors[i], file, list, err);
+    }
+    return code;
+}
+
+// Numbers of each block that the file has in an array of float32, as tensors of one number.
+static int add_arrays(const msgl_gguf *g, const msgl_gguf_arch *arch, int32_t file,
+                      msgl_tensor_list *list, msgl_err *err)
+{
+    const msgl_gguf_array *a = arch != NULL ? arch->arrays : NULL;
+    int code = 0;
+    for (; a != NULL && a->key != NULL && code == 0; a++) {
+        const msgl_gguf_value *v = msgl__gguf_get(g, a->key);
+        if (v == NULL || !v->array || v->type != MSGL_GGUF_F32) continue; // then they are missing
+        const size_t n = v->count < MSGL_MAX_LAYERS ? v->count : MSGL_MAX_LAYERS;
+        code = msgl__tensor_list_grow(list, n, g->file, err);
+        for (size_t l = 0; l < n && code == 0; l++) {
+            char name[NAME_BYTES];
+            snprintf(name, sizeof name, "model.layers.%zu.%s", l, a->model);
+            msgl_tensor *t = &list->at[list->count++];
+            *t = (msgl_tensor){.name = msgl__strdup(name),
+                               .label = msgl__strdup(a->key),
+                               .file = file,
+                               .ndim = 1,
+                               .dims = {1},
+                               .data = v->data + l * sizeof(float),
+                               .bytes = sizeof(float),
+                               .type = "F32",
+                               .dtype = MSGL_F32,
+                               .loadable = true};
+            if (t->name != NULL && t->label != NULL) continue;
+            code = msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", g->file);
+        }
     }
     return code;
 }
@@ -206,6 +249,7 @@ static int open_files(const char *path, msgl_checkpoint *c, msgl_err *err)
             g->map = NULL;
             code = add_tensors(g, arch, c->num_files - 1, &c->tensors, err);
         }
+        if (code == 0 && i == 0) code = add_arrays(g, arch, c->num_files - 1, &c->tensors, err);
     }
     msgl__gguf_splits_close(&p);
     return code == 0 ? msgl__checkpoint_sort(c, err) : code;

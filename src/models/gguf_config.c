@@ -106,6 +106,7 @@ static const struct {
     {"attention.scale", 0},
     {"attention.temperature_scale", 0},
     {"attention.clamp_kqv", 0},
+    {"attention.value_scale", 1},
     {"attn_logit_softcapping", 0},
     {"final_logit_softcapping", 0},
     {"embedding_scale", 1},
@@ -155,7 +156,11 @@ static int check_all(const msgl_gguf_model *m, msgl_err *err)
     const double head_dim = (double)msgl__gguf_head_dim(m);
     if (head_dim == 0) return code;
     if (code == 0) code = check_only(m, "attention.value_length", head_dim, err);
-    return code == 0 ? check_only(m, "rope.dimension_count", head_dim, err) : code;
+    if (code == 0) code = check_only(m, "rope.dimension_count", head_dim, err);
+    // Of layers with a window.
+    const double sliding = msgl__gguf_num(m, "attention.key_length_swa", head_dim);
+    if (code == 0) code = check_only(m, "attention.value_length_swa", sliding, err);
+    return code == 0 ? check_only(m, "rope.dimension_count_swa", sliding, err) : code;
 }
 
 // The type that most of the weights have is that of the first projection. Blocks become bfloat16:
@@ -163,7 +168,8 @@ static int check_all(const msgl_gguf_model *m, msgl_err *err)
 static const char *dtype_of(const msgl_gguf_model *m)
 {
     static const char *const FIRST[] = {"blk.0.attn_q.weight", "blk.0.attn_qkv.weight",
-                                        "blk.0.attn_q_a.weight"};
+                                        "blk.0.attn_q_a.weight", "blk.0.ssm_in.weight",
+                                        "blk.0.shortconv.in_proj.weight"};
     const msgl_gguf_tensor *t = NULL;
     for (size_t i = 0; i < MSGL_COUNT(FIRST) && t == NULL; i++) {
         t = msgl__gguf_tensor_named(m->g, FIRST[i]);
@@ -244,20 +250,36 @@ static int fill(msgl_gguf_model *m, json_t *objects[MSGL_GGUF_PLACES],
     return n;
 }
 
+static void set_name(const char **name, const char *own)
+{
+    if (strcmp(*name, own) != 0) *name = own;
+}
+
 // How the tensors are stored, which config.json has no fields for.
 static void set_storage(const msgl_gguf_model *m, msgl_decoder_config *d)
 {
+    msgl_decoder_names *const n = &d->names;
     d->interleaved = m->arch->pairs;
+    d->interleaved_all = m->arch->pairs_all;
+    // Outside of blocks tensors have Llama's names, whatever the architecture (TOP in archs.c).
+    set_name(&n->prefix, "model.");
+    set_name(&n->embed, "embed_tokens");
+    set_name(&n->norm, "norm");
+    // What folders have in one tensor may be apart here.
+    if (msgl__gguf_some_block_has(m, "attn_q.weight")) n->qkv = NULL;
+    if (msgl__gguf_some_block_has(m, "ffn_gate.weight") ||
+        msgl__gguf_some_block_has(m, "ffn_gate_shexp.weight")) {
+        n->gate_up = NULL;
+    }
+    // And norms of heads, which folders may have apart, are in one tensor.
+    if (d->qk_norm == MSGL_QK_NORM_LAYER_APART) d->qk_norm = MSGL_QK_NORM_LAYER;
     if (m->arch->norms_whole) d->norm_plus_one = false;
     if (d->num_experts > 0) {
-        bool fused = false;
-        for (int64_t l = 0; l < msgl__gguf_blocks(m) && !fused; l++) {
-            fused = msgl__gguf_block_has(m, l, "ffn_gate_up_exps.weight");
-        }
-        d->names.each_gate_up = fused ? "mlp.experts.each_gate_up" : NULL;
-        d->names.each_gate = "mlp.experts.each_gate";
-        d->names.each_up = "mlp.experts.each_up";
-        d->names.each_down = "mlp.experts.each_down";
+        const bool fused = msgl__gguf_some_block_has(m, "ffn_gate_up_exps.weight");
+        n->each_gate_up = fused ? "mlp.experts.each_gate_up" : NULL;
+        n->each_gate = "mlp.experts.each_gate";
+        n->each_up = "mlp.experts.each_up";
+        n->each_down = "mlp.experts.each_down";
     }
     if (d->delta.v_heads > 0) {
         d->delta.v_heads_apart = !d->delta.by_k_head; // Qwen3.5's
@@ -266,7 +288,9 @@ static void set_storage(const msgl_gguf_model *m, msgl_decoder_config *d)
         d->delta.by_k_head = d->delta.by_k_head && !d->delta.only_ba_by_k_head;
         d->delta.a_is_minus_exp = true;
     }
-    d->latent.apart = d->latent.rank > 0 && msgl__gguf_has(m, "blk.0.attn_k_b.weight");
+    d->mamba.a_is_minus_exp = d->mamba.heads > 0;
+    d->kda.a_is_minus_exp = d->kda.heads > 0;
+    d->latent.apart = d->latent.rank > 0 && msgl__gguf_some_block_has(m, "attn_k_b.weight");
 }
 
 int msgl__gguf_config(const msgl_gguf *g, msgl_model_config *out, msgl_err *err)

@@ -84,6 +84,7 @@ const msgl_arch msgl__arch_mimo_v2_flash = {
     .local_rope = true,
     .local_theta = 10000,
     .ignored = {"model.mtp."},
+    .ignores_layers_behind = true, // as files of GGUF have what predicts further tokens
     .fixed = {{"n_group", 1}, {"topk_group", 1}},
     .configure = configure,
 };

@@ -137,6 +137,7 @@ const msgl_arch msgl__arch_nemotron_h = {
     .plain_mlp = true,
     .layer_lists = {"layers_block_type", "layer_types", "hybrid_override_pattern"},
     .ignored = {"mtp."},
+    .ignores_layers_behind = true, // as files of GGUF have what predicts further tokens
     .fixed = {{"attention_bias", 0}, {"n_shared_experts", 1}},
     .configure = configure,
 };

@@ -79,12 +79,18 @@ static void test_equal(void **state)
     }
 }
 
-static void check_converted(const char *folder, const char *file, double most)
+// On up to so many ranks, of which each has some rows and columns.
+static void check_on(int32_t most_ranks, const char *folder, const char *file, double most)
 {
-    for (int32_t ranks = 1; ranks < 3; ranks++) { // of two each has some rows and columns
+    for (int32_t ranks = 1; ranks <= most_ranks; ranks++) {
         const double diff = compare_ranks(folder, file, "float32", NULL, ranks);
         if (diff > most) fail_msg("%s, %d ranks: off by %g", file, ranks, diff);
     }
+}
+
+static void check_converted(const char *folder, const char *file, double most)
+{
+    check_on(2, folder, file, most);
 }
 
 // Files that llama.cpp's converter has written, of all other architectures: the same bits, whatever
@@ -107,6 +113,39 @@ static void test_converted(void **state)
         snprintf(file, sizeof file, "converted/%s.gguf", models[i]);
         // A_log, which the file has as -exp of it, is rounded twice.
         check_converted(folder, file, strcmp(models[i], "qwen3next") == 0 ? 1e-4 : 0);
+    }
+}
+
+// The same of models of tests/vectors/models, and of those whose A is stored as -exp(A_log), which
+// is rounded twice.
+static void test_converted_models(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *folder, *file;
+        double most;
+        bool one_rank; // its Mamba-2 has one group
+    } models[] = {
+        {"../models/gemma4_conditional", "gemma4", 0, false},
+        {"../models/gemma4_kv", "gemma4-kv", 0, false},
+        {"../models/gemma4_moe", "gemma4-moe", 0, false},
+        {"../models/lfm2", "lfm2", 0, false},
+        {"../models/lfm2_moe", "lfm2moe", 0, false},
+        {"../models/granite_hybrid", "granitehybrid", 1e-4, true},
+        {"converted/granitehybrid-moe", "granitehybrid-moe", 1e-4, false},
+        {"converted/falcon-h1", "falcon-h1", 1e-4, true},
+        {"../models/mimo_v2", "mimo2", 0, false},
+        {"../models/deepseek_v32", "deepseek32", 0, false},
+        {"../models/glm_moe_dsa", "glm-dsa", 0, false},
+        {"../models/stablelm", "stablelm", 0, false},
+        {"../models/stablelm_parallel", "stablelm-parallel", 0, false},
+        {"../models/bailing_moe_v2", "bailingmoe2", 0, false},
+        {"../models/apertus", "apertus", 1e-4, false}, // factors of rotation are rounded to f32
+    };
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        char file[64];
+        snprintf(file, sizeof file, "converted/%s.gguf", models[i].file);
+        check_on(models[i].one_rank ? 1 : 2, models[i].folder, file, models[i].most);
     }
 }
 
@@ -141,8 +180,11 @@ static void test_rope_factors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal),           cmocka_unit_test(test_converted),
-        cmocka_unit_test(test_reordered_heads), cmocka_unit_test(test_expanded),
+        cmocka_unit_test(test_equal),
+        cmocka_unit_test(test_converted),
+        cmocka_unit_test(test_converted_models),
+        cmocka_unit_test(test_reordered_heads),
+        cmocka_unit_test(test_expanded),
         cmocka_unit_test(test_rope_factors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

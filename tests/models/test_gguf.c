@@ -366,6 +366,69 @@ static void configure(gguf_writer *w, msgl_model_config *c)
     if (config_of(w, c, &err) != 0) fail_msg("%s", err.text);
 }
 
+// What the files of models with several kinds of layers may not say.
+static void test_kinds_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *key;
+        msgl_gguf_type type;
+        uint64_t value;
+        int code;
+        const char *text;
+    } bad[] = {
+        {"lfm2", "attention.sliding_window", MSGL_GGUF_U32, 128, MSGL_EUNSUPPORTED,
+         "f.gguf: lfm2.attention.sliding_window: found 128, allowed 0"},
+        {"lfm2", "shortconv.l_cache", MSGL_GGUF_U32, 99, MSGL_EFORMAT,
+         "f.gguf: lfm2.shortconv.l_cache: found 99, allowed an integer in 2..4"},
+        {"gemma4", "rope.dimension_count_swa", MSGL_GGUF_U32, 2, MSGL_EUNSUPPORTED,
+         "f.gguf: gemma4.rope.dimension_count_swa: found 2, allowed 4"},
+        {"gemma4", "attention.value_length_swa", MSGL_GGUF_U32, 8, MSGL_EUNSUPPORTED,
+         "f.gguf: gemma4.attention.value_length_swa: found 8, allowed 4"},
+        {"granitehybrid", "attention.value_scale", MSGL_GGUF_F32, 0x3f000000, MSGL_EUNSUPPORTED,
+         "f.gguf: granitehybrid.attention.value_scale: found 0.5, allowed 1"},
+        {"falcon-h1", "ssm.group_count", MSGL_GGUF_U32, 3, MSGL_EFORMAT,
+         "f.gguf: falcon-h1.ssm.group_count: found 3, allowed a divisor of mamba_n_heads 4"},
+        {"mimo2", "expert_group_count", MSGL_GGUF_U32, 2, MSGL_EUNSUPPORTED,
+         "f.gguf: mimo2.expert_group_count: found 2, allowed 1"},
+        {"stablelm", "attention.layer_norm_epsilon", MSGL_GGUF_F32, 0x40000000, MSGL_EFORMAT,
+         "f.gguf: stablelm.attention.layer_norm_epsilon: found 2, allowed a number in 0..1"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        gguf_writer w = {0};
+        char key[64];
+        put_model(&w, bad[i].arch);
+        snprintf(key, sizeof key, "%s.ssm.time_step_rank", bad[i].arch);
+        gguf_put_int(&w, key, MSGL_GGUF_U32, 4);
+        snprintf(key, sizeof key, "%s.ssm.inner_size", bad[i].arch);
+        gguf_put_int(&w, key, MSGL_GGUF_U32, 64);
+        snprintf(key, sizeof key, "%s.expert_count", bad[i].arch);
+        if (strcmp(bad[i].arch, "mimo2") == 0) {
+            gguf_put_int(&w, key, MSGL_GGUF_U32, 4);
+            gguf_put_int(&w, "mimo2.attention.head_count_kv", MSGL_GGUF_U32, 1);
+            gguf_put_int(&w, "mimo2.expert_used_count", MSGL_GGUF_U32, 2);
+            gguf_put_int(&w, "mimo2.expert_feed_forward_length", MSGL_GGUF_U32, 8);
+        }
+        snprintf(key, sizeof key, "%s.%s", bad[i].arch, bad[i].key);
+        gguf_put_int(&w, key, bad[i].type, bad[i].value);
+        refuse(&w, bad[i].code, bad[i].text);
+    }
+    // Nemotron 3 Puzzle, whose layers differ in their experts.
+    static const int32_t used[] = {2};
+    static const float router[64] = {0};
+    gguf_writer w = {0};
+    put_model(&w, "nemotron_h_moe");
+    gguf_put_tensor(&w, "blk.0.ffn_gate_inp.weight", F32, 2, (int64_t[]){8, 8}, router,
+                    sizeof router);
+    gguf_put_int(&w, "nemotron_h_moe.ssm.time_step_rank", MSGL_GGUF_U32, 8);
+    gguf_put_int(&w, "nemotron_h_moe.ssm.inner_size", MSGL_GGUF_U32, 128);
+    gguf_put_int(&w, "nemotron_h_moe.expert_count", MSGL_GGUF_U32, 8);
+    gguf_put_array(&w, "nemotron_h_moe.expert_used_count", MSGL_GGUF_I32, used, 1);
+    refuse(&w, MSGL_EFORMAT,
+           "f.gguf: nemotron_h_moe.expert_used_count: found a list of 1, allowed an integer in "
+           "1..8");
+}
+
 // A Gemma of so many layers; the scale is that of a head's 16 but in the models of 27B.
 static void put_gemma(gguf_writer *w, const char *arch, uint32_t layers)
 {
@@ -581,9 +644,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config),         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_defaults),       cmocka_unit_test(test_bad_config),
-        cmocka_unit_test(test_bad_values),     cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_gemma_defaults), cmocka_unit_test(test_further_tokens),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_bad_values),     cmocka_unit_test(test_kinds_refused),
+        cmocka_unit_test(test_bad_tensors),    cmocka_unit_test(test_gemma_defaults),
+        cmocka_unit_test(test_further_tokens), cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,8 +20,9 @@
 typedef enum msgl_gguf_shape {
     MSGL_GGUF_AS_IT_IS,
     MSGL_GGUF_ONE_ROW, // [n] is [1, n]
-    MSGL_GGUF_TAPS,    // [n, taps] is [n, 1, taps]
+    MSGL_GGUF_TAPS,    // [n, taps] or [1, n, 1, taps] is [n, 1, taps]
     MSGL_GGUF_FLAT,    // [heads, n, k] is [heads * n, k]
+    MSGL_GGUF_VECTOR,  // [groups, n] is [groups * n]
 } msgl_gguf_shape;
 
 // Beginnings of tensors' names: in the file, and as the architectures declare them. In a block they
@@ -54,6 +55,12 @@ typedef struct msgl_gguf_default {
     const char *key, *with, *taken; // key NULL: the end of a list
 } msgl_gguf_default;
 
+// A key whose value is an array with a number for each block, and the tensor of one number that the
+// architectures declare in its place, behind "model.layers.N.".
+typedef struct msgl_gguf_array {
+    const char *key, *model; // key NULL: the end of a list
+} msgl_gguf_array;
+
 typedef struct msgl_gguf_arch msgl_gguf_arch;
 
 // A file while its config is read.
@@ -73,10 +80,12 @@ struct msgl_gguf_arch {
     // row of a name that takes a file has it.
     bool (*takes)(const msgl_gguf_model *m);
     bool pairs;       // rows that rotate together are neighbours
+    bool pairs_all;   // so are those of a head that do not rotate
     bool norms_whole; // norms are stored with the 1 added that config.json's architecture adds
     const msgl_gguf_name *names;       // in blocks, before the common ones; NULL: none
     const msgl_gguf_field *fields;     // before the common ones; NULL: none
     const msgl_gguf_default *defaults; // NULL: none
+    const msgl_gguf_array *arrays;     // NULL: none
     // Adds fields that follow from several values, or from tensors; NULL: none.
     void (*derive)(msgl_gguf_model *m);
 };
@@ -95,10 +104,14 @@ const msgl_gguf_name *msgl__gguf_name_of(const msgl_gguf_arch *a, bool in_block,
 const json_t *msgl__gguf_field(const msgl_gguf_model *m, const char *key);
 int64_t msgl__gguf_int(const msgl_gguf_model *m, const char *key, int64_t missing);
 double msgl__gguf_num(const msgl_gguf_model *m, const char *key, double missing);
+// The same of a key that has a number, or an array with one for each block.
+int64_t msgl__gguf_int_of(const msgl_gguf_model *m, const char *key, int64_t block);
 void msgl__gguf_key(const msgl_gguf_model *m, const char *key, char out[64]);
 bool msgl__gguf_has(const msgl_gguf_model *m, const char *tensor);
 bool msgl__gguf_block_has(const msgl_gguf_model *m, int64_t block, const char *tensor);
+bool msgl__gguf_some_block_has(const msgl_gguf_model *m, const char *tensor);
 int64_t msgl__gguf_blocks(const msgl_gguf_model *m);   // bounded by what config.json may say
+int64_t msgl__gguf_layers(const msgl_gguf_model *m);   // without those that predict further tokens
 int64_t msgl__gguf_head_dim(const msgl_gguf_model *m); // 0: nothing says it
 // Fields of config.json; `v` is taken.
 void msgl__gguf_set(msgl_gguf_model *m, json_t *object, const char *hf, json_t *v);
@@ -106,7 +119,13 @@ void msgl__gguf_set(msgl_gguf_model *m, json_t *object, const char *hf, json_t *
 // More than one family's: what they do is at their definitions in archs.c.
 bool msgl__gguf_has_experts(const msgl_gguf_model *m);
 void msgl__gguf_dense_layers(msgl_gguf_model *m);
+void msgl__gguf_kinds(msgl_gguf_model *m, const char *hf, const char *tensor, const char *with,
+                      const char *without);
+void msgl__gguf_kv_heads(msgl_gguf_model *m);
+void msgl__gguf_set_bool(msgl_gguf_model *m, const char *hf, bool value);
+void msgl__gguf_set_int(msgl_gguf_model *m, const char *hf, int64_t value);
 void msgl__gguf_partial_rotation(msgl_gguf_model *m);
+bool msgl__gguf_slides(const msgl_gguf_model *m, int64_t layer); // as an array says
 void msgl__gguf_sliding_layers(msgl_gguf_model *m);
 void msgl__gguf_long_factors(msgl_gguf_model *m);
 void msgl__gguf_one_set_of_factors(msgl_gguf_model *m);
@@ -122,6 +141,8 @@ void msgl__gguf_one_set_of_factors(msgl_gguf_model *m);
 // The rows of each family, ended by one without a name.
 extern const msgl_gguf_arch msgl__gguf_llama[], msgl__gguf_qwen[], msgl__gguf_gemma[],
     msgl__gguf_phi[], msgl__gguf_glm[], msgl__gguf_gpt_oss[], msgl__gguf_deepseek[],
-    msgl__gguf_llama4[], msgl__gguf_single[], msgl__gguf_parts[];
+    msgl__gguf_llama4[], msgl__gguf_single[], msgl__gguf_parts[], msgl__gguf_gemma4[],
+    msgl__gguf_lfm2[], msgl__gguf_mamba[], msgl__gguf_mimo[], msgl__gguf_bailing[],
+    msgl__gguf_kimi[];
 
 #endif

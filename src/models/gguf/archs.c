@@ -8,8 +8,10 @@
 #include "models/gguf/arch.h"
 
 static const msgl_gguf_arch *const FAMILIES[] = {
-    msgl__gguf_llama,   msgl__gguf_qwen,     msgl__gguf_gemma,  msgl__gguf_phi,    msgl__gguf_glm,
-    msgl__gguf_gpt_oss, msgl__gguf_deepseek, msgl__gguf_llama4, msgl__gguf_single, msgl__gguf_parts,
+    msgl__gguf_llama,  msgl__gguf_qwen,    msgl__gguf_gemma,    msgl__gguf_phi,
+    msgl__gguf_glm,    msgl__gguf_gpt_oss, msgl__gguf_deepseek, msgl__gguf_llama4,
+    msgl__gguf_single, msgl__gguf_parts,   msgl__gguf_gemma4,   msgl__gguf_lfm2,
+    msgl__gguf_mamba,  msgl__gguf_mimo,    msgl__gguf_bailing,  msgl__gguf_kimi,
 };
 
 const msgl_gguf_arch *msgl__gguf_arch_find(const msgl_gguf_model *m)
@@ -52,6 +54,10 @@ static const msgl_gguf_name TOP[] = {
     {"token_embd.", "model.embed_tokens.", MSGL_GGUF_AS_IT_IS},
     {"output_norm.", "model.norm.", MSGL_GGUF_AS_IT_IS},
     {"output.", "lm_head.", MSGL_GGUF_AS_IT_IS},
+    {"token_embd_norm.", "model.norm.", MSGL_GGUF_AS_IT_IS}, // of LFM2, where it is the last one
+    {"per_layer_token_embd.", "model.embed_tokens_per_layer.", MSGL_GGUF_AS_IT_IS},
+    {"per_layer_model_proj.", "model.per_layer_model_projection.", MSGL_GGUF_AS_IT_IS},
+    {"per_layer_proj_norm.", "model.per_layer_projection_norm.", MSGL_GGUF_AS_IT_IS},
     {NULL, NULL, MSGL_GGUF_AS_IT_IS},
 };
 
@@ -95,7 +101,8 @@ const msgl_gguf_name *msgl__gguf_name_of(const msgl_gguf_arch *a, bool in_block,
 
 void msgl__gguf_key(const msgl_gguf_model *m, const char *key, char out[64])
 {
-    static const char *const WHOLE[] = {"general.", "tokenizer.", "rope_freqs.", "rope_factors_"};
+    static const char *const WHOLE[] = {"general.", "tokenizer.", "rope_freqs.", "rope_factors_",
+                                        "xielu."};
     bool whole = false;
     for (size_t i = 0; i < MSGL_COUNT(WHOLE); i++) {
         whole = whole || strncmp(key, WHOLE[i], strlen(WHOLE[i])) == 0;
@@ -110,12 +117,22 @@ const json_t *msgl__gguf_field(const msgl_gguf_model *m, const char *key)
     return json_object_get(m->meta, full);
 }
 
-int64_t msgl__gguf_int(const msgl_gguf_model *m, const char *key, int64_t missing)
+static int64_t cut(const json_t *v, int64_t missing)
 {
-    const json_t *v = msgl__gguf_field(m, key);
     const int64_t most = (int64_t)1 << 40, n = json_integer_value(v);
     if (!json_is_integer(v)) return missing;
     return n < -most ? -most : n < most ? n : most;
+}
+
+int64_t msgl__gguf_int(const msgl_gguf_model *m, const char *key, int64_t missing)
+{
+    return cut(msgl__gguf_field(m, key), missing);
+}
+
+int64_t msgl__gguf_int_of(const msgl_gguf_model *m, const char *key, int64_t block)
+{
+    const json_t *v = msgl__gguf_field(m, key);
+    return cut(json_is_array(v) ? json_array_get(v, (size_t)block) : v, 0);
 }
 
 double msgl__gguf_num(const msgl_gguf_model *m, const char *key, double missing)
@@ -134,6 +151,26 @@ bool msgl__gguf_block_has(const msgl_gguf_model *m, int64_t block, const char *t
     char name[64];
     snprintf(name, sizeof name, "blk.%lld.%s", (long long)block, tensor);
     return msgl__gguf_has(m, name);
+}
+
+bool msgl__gguf_some_block_has(const msgl_gguf_model *m, const char *tensor)
+{
+    const size_t n = strlen(tensor);
+    for (size_t i = 0; i < m->g->num_tensors; i++) {
+        const msgl_gguf_str name = m->g->tensors[i].name;
+        if (name.n < n + 6 || memcmp(name.p, "blk.", 4) != 0) continue; // "blk.0.", at least
+        const char *const part = name.p + name.n - n;
+        const char *digit = name.p + 4;
+        while (digit < part && *digit >= '0' && *digit <= '9') digit++;
+        if (digit + 1 == part && *digit == '.' && memcmp(part, tensor, n) == 0) return true;
+    }
+    return false;
+}
+
+int64_t msgl__gguf_layers(const msgl_gguf_model *m)
+{
+    const int64_t n = msgl__gguf_blocks(m), ahead = msgl__gguf_int(m, "nextn_predict_layers", 0);
+    return ahead >= 0 && ahead < n ? n - ahead : n;
 }
 
 int64_t msgl__gguf_blocks(const msgl_gguf_model *m)
@@ -156,6 +193,16 @@ void msgl__gguf_set(msgl_gguf_model *m, json_t *object, const char *hf, json_t *
     m->bad |= json_object_set_new(object, hf, v);
 }
 
+void msgl__gguf_set_bool(msgl_gguf_model *m, const char *hf, bool value)
+{
+    msgl__gguf_set(m, m->config, hf, json_boolean(value));
+}
+
+void msgl__gguf_set_int(msgl_gguf_model *m, const char *hf, int64_t value)
+{
+    msgl__gguf_set(m, m->config, hf, json_integer(value));
+}
+
 // ---- what several families have ----
 
 bool msgl__gguf_has_experts(const msgl_gguf_model *m)
@@ -174,6 +221,28 @@ void msgl__gguf_dense_layers(msgl_gguf_model *m)
     msgl__gguf_set(m, m->config, "mlp_only_layers", list);
 }
 
+// attention.head_count_kv is an array with 0 for layers without attention.
+void msgl__gguf_kv_heads(msgl_gguf_model *m)
+{
+    const char *const key = "attention.head_count_kv";
+    if (!json_is_array(msgl__gguf_field(m, key))) return;
+    int64_t n = 0;
+    for (int64_t l = 0; l < msgl__gguf_blocks(m) && n == 0; l++) n = msgl__gguf_int_of(m, key, l);
+    msgl__gguf_set_int(m, "num_key_value_heads", n);
+}
+
+// A list of layers' kinds: what a layer is shows in whether its block has a tensor.
+void msgl__gguf_kinds(msgl_gguf_model *m, const char *hf, const char *tensor, const char *with,
+                      const char *without)
+{
+    json_t *list = json_array();
+    for (int64_t l = 0; l < msgl__gguf_layers(m); l++) {
+        const bool has = msgl__gguf_block_has(m, l, tensor);
+        m->bad |= json_array_append_new(list, json_string(has ? with : without));
+    }
+    msgl__gguf_set(m, m->config, hf, list);
+}
+
 // rope.dimension_count of a head's dimensions rotate: a share of them in config.json, which is
 // written a little too large, as the reader rounds down.
 void msgl__gguf_partial_rotation(msgl_gguf_model *m)
@@ -186,6 +255,13 @@ void msgl__gguf_partial_rotation(msgl_gguf_model *m)
     msgl__gguf_set(m, m->config, "partial_rotary_factor", json_real(share));
 }
 
+bool msgl__gguf_slides(const msgl_gguf_model *m, int64_t layer)
+{
+    const json_t *pattern = msgl__gguf_field(m, "attention.sliding_window_pattern");
+    const json_t *v = json_array_get(pattern, (size_t)layer);
+    return json_is_true(v) || json_integer_value(v) != 0;
+}
+
 // Which layers have a window: attention.sliding_window_pattern is the length of the pattern, or has
 // a truth value for each layer. Without a window no layer has one.
 void msgl__gguf_sliding_layers(msgl_gguf_model *m)
@@ -194,15 +270,13 @@ void msgl__gguf_sliding_layers(msgl_gguf_model *m)
     const bool none = msgl__gguf_num(m, "attention.sliding_window", 0) == 0;
     if (none) (void)json_object_del(m->config, "sliding_window");
     if (json_is_integer(pattern) && !none) {
-        msgl__gguf_set(m, m->config, "sliding_window_pattern",
-                       json_integer(json_integer_value(pattern)));
+        msgl__gguf_set_int(m, "sliding_window_pattern", json_integer_value(pattern));
         return;
     }
     if (!none && !json_is_array(pattern)) return; // the architecture's own
     json_t *list = json_array();
-    for (int64_t l = 0; l < msgl__gguf_blocks(m); l++) {
-        const json_t *v = json_array_get(pattern, (size_t)l);
-        const bool slides = !none && (json_is_true(v) || json_integer_value(v) != 0);
+    for (int64_t l = 0; l < msgl__gguf_layers(m); l++) {
+        const bool slides = !none && msgl__gguf_slides(m, l);
         m->bad |= json_array_append_new(
             list, json_string(slides ? "sliding_attention" : "full_attention"));
     }

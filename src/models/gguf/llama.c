@@ -3,7 +3,8 @@
 // Llama and what the converters make of its class: rows of q and k are permuted, so that what
 // rotates together is side by side. Mistral's files say llama, and their window is not in them;
 // Mixtral is a llama with experts, Ministral 3 a mistral3 with a scale of its queries. OLMo 2 and 3
-// have one name and are not permuted.
+// have one name and are not permuted. A llama with biases of q, k and v and without one of
+// attention's result, or the other way round, is an InternLM3.
 #include "models/gguf/arch.h"
 
 static const msgl_gguf_name MIXTRAL_NAMES[] = {
@@ -16,6 +17,18 @@ static const msgl_gguf_field MIXTRAL_FIELDS[] = {
     {MSGL_GGUF_CONFIG, "num_experts_per_tok", "expert_used_count"},
     {MSGL_GGUF_CONFIG, NULL, NULL},
 };
+
+static bool biases_apart(const msgl_gguf_model *m)
+{
+    return msgl__gguf_block_has(m, 0, "attn_q.bias") !=
+           msgl__gguf_block_has(m, 0, "attn_output.bias");
+}
+
+static void derive_internlm(msgl_gguf_model *m)
+{
+    msgl__gguf_set_bool(m, "qkv_bias", msgl__gguf_block_has(m, 0, "attn_q.bias"));
+    msgl__gguf_set_bool(m, "bias", msgl__gguf_block_has(m, 0, "attn_output.bias"));
+}
 
 static const msgl_gguf_field GRANITE_FIELDS[] = {
     {MSGL_GGUF_CONFIG, "attention_multiplier", "attention.scale"},
@@ -69,6 +82,11 @@ const msgl_gguf_arch msgl__gguf_llama[] = {
      .pairs = true,
      .names = MIXTRAL_NAMES,
      .fields = MIXTRAL_FIELDS},
+    {.name = "llama",
+     .hf = "InternLM3ForCausalLM",
+     .takes = biases_apart,
+     .pairs = true,
+     .derive = derive_internlm},
     {.name = "llama", .hf = "LlamaForCausalLM", .pairs = true},
     {.name = "mistral3",
      .hf = "Ministral3ForCausalLM",
