@@ -7,8 +7,9 @@ reading of GGUF files is compared with.
 
 LLAMA_CPP_DIR has convert_hf_to_gguf.py (PyPI's source archive of llama-cpp-python has it in vendor/llama.cpp); the
 options are the converter's. Its tables of known tokenizers do not have those of the vectors, which is changed here: every
-tokenizer is written as byte-level BPE with GPT-2's pattern. And the config of MiMo-V2-Flash is read as its file has it:
-transformers, which knows the model since 5.24, calls its parameters of rotation otherwise than the converter expects.
+tokenizer is written as byte-level BPE with GPT-2's pattern. And the configs of MiMo-V2-Flash and Nemotron-H are read as
+their files have them: transformers, which knows both since 5.24, calls the one's parameters of rotation otherwise than
+the converter expects, and gives the other experts.
 StableLM's norms of heads are written, which the converter of llama-cpp-python 0.3.36 loses (it returns them from a
 generator).
 """
@@ -29,8 +30,8 @@ def main():
 
     config = json.loads((Path(folder) / "config.json").read_text())
     TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
-    if config["model_type"] == "mimo_v2_flash":
-        ModelBase.load_hparams = staticmethod(lambda *_: json.loads((Path(folder) / "config.json").read_text()))
+    if config["model_type"] in ("mimo_v2_flash", "nemotron_h"):
+        ModelBase.load_hparams = staticmethod(lambda *_, **__: json.loads((Path(folder) / "config.json").read_text()))
     found = get_model_class(config["architectures"][0])
     if config["model_type"] == "stablelm":
         modify = found.modify_tensors

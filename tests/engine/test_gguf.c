@@ -133,7 +133,12 @@ static void test_converted_models(void **state)
         {"../models/lfm2_moe", "lfm2moe", 0, false},
         {"../models/granite_hybrid", "granitehybrid", 1e-4, true},
         {"converted/granitehybrid-moe", "granitehybrid-moe", 1e-4, false},
+        {"converted/bamba", "bamba", 1e-4, false},
         {"converted/falcon-h1", "falcon-h1", 1e-4, true},
+        {"converted/falcon-h1-norm", "falcon-h1-norm", 1e-4, false},
+        {"converted/nemotron_h", "nemotron_h", 1e-4, false},
+        {"converted/nemotron_h_moe", "nemotron_h_moe", 1e-4, false},
+        {"converted/nemotron_h_latent", "nemotron_h_latent", 1e-4, false},
         {"../models/mimo_v2", "mimo2", 0, false},
         {"../models/deepseek_v32", "deepseek32", 0, false},
         {"../models/glm_moe_dsa", "glm-dsa", 0, false},
@@ -141,6 +146,7 @@ static void test_converted_models(void **state)
         {"../models/stablelm_parallel", "stablelm-parallel", 0, false},
         {"../models/bailing_moe_v2", "bailingmoe2", 0, false},
         {"../models/apertus", "apertus", 1e-4, false}, // factors of rotation are rounded to f32
+        {"converted/kimi-linear", "kimi-linear", 1e-4, false},
     };
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         char file[64];
