@@ -168,7 +168,8 @@ CONVERTED = {
     ),
     "exaone4": (exaone4(**TINY, head_dim=16), []),
     # What files cannot say has the value that they stand for: the least step of Nemotron-H, PhiMoE's factor of
-    # cosines and sines. Falcon-H1's multipliers are powers of two, which change no digit of the weights they are put in.
+    # cosines and sines, and its jitter. Falcon-H1's multipliers are powers of two, which change no digit of the weights
+    # that they are put in.
     "granitehybrid-moe": (
         granite_hybrid(
             **HYBRID, layer_types=["attention", "mamba"], mamba_n_groups=2, mamba_proj_bias=True, num_experts_per_tok=3,
@@ -215,7 +216,8 @@ CONVERTED = {
     ),
     "phimoe": (
         phimoe(
-            **TINY, num_local_experts=4, max_position_embeddings=128, num_hidden_layers=2, rope_scaling=LONG_OF_PHIMOE
+            **TINY, num_local_experts=4, max_position_embeddings=128, num_hidden_layers=2, rope_scaling=LONG_OF_PHIMOE,
+            router_jitter_noise=0.01,
         ),
         [],
         dict(transformers_class="PhimoeForCausalLM"),

@@ -144,7 +144,9 @@ static void test_converted_models(void **state)
         {"../models/glm_moe_dsa", "glm-dsa", 0, false},
         {"../models/stablelm", "stablelm", 0, false},
         {"../models/stablelm_parallel", "stablelm-parallel", 0, false},
+        {"converted/bailingmoe", "bailingmoe", 0, false},
         {"../models/bailing_moe_v2", "bailingmoe2", 0, false},
+        {"converted/phimoe", "phimoe", 0, false},
         {"../models/apertus", "apertus", 1e-4, false}, // factors of rotation are rounded to f32
         {"converted/kimi-linear", "kimi-linear", 1e-4, false},
     };
