@@ -66,7 +66,8 @@ static void test_equal(void **state)
                                            {"arcee", "arcee-f32.gguf"},
                                            {"starcoder2", "starcoder2-f32.gguf"},
                                            {"command-r", "command-r-f32.gguf"},
-                                           {"cohere2", "cohere2-f32.gguf"}};
+                                           {"cohere2", "cohere2-f32.gguf"},
+                                           {"internlm3", "internlm3-f32.gguf"}};
     static const char *const formats[] = {"float32", "bfloat16", "float16", "int8"};
     for (int l = 0; l <= msgl__cpu_level_detect(); l++) {
         const char *level = msgl__cpu_level_name(l);
