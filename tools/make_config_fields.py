@@ -24,6 +24,8 @@ TEXT = {
     "Llama4ForCausalLM": "Llama4TextConfig",
     "Llama4ForConditionalGeneration": "Llama4TextConfig",
     "KimiK25ForConditionalGeneration": "DeepseekV3Config",
+    "MiniMaxM3VLForCausalLM": "MiniMaxM3VLTextConfig",
+    "MiniMaxM3SparseForConditionalGeneration": "MiniMaxM3VLTextConfig",
     "Mistral3ForConditionalGeneration": "Ministral3Config",
     "Qwen3VLForConditionalGeneration": "Qwen3VLTextConfig",
     "Qwen3VLMoeForConditionalGeneration": "Qwen3VLMoeTextConfig",

@@ -98,7 +98,9 @@ def randomise(model, tied, seed, gain):
     ten tokens. Norms of Gemma up to 3, Qwen3-Next and Qwen3.5 multiply by 1 + weight."""
     gen = torch.Generator().manual_seed(seed)
     kind = model.config.model_type
-    of_units = kind == "gemma" or kind.startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5"))
+    of_units = kind == "gemma" or kind.startswith(
+        ("gemma2", "gemma3", "qwen3_next", "qwen3_5", "minimax_m3")
+    )
     unit = 1 if of_units else 0
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=gen, dtype=torch.float32)

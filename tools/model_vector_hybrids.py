@@ -260,9 +260,53 @@ def nemotron_h_moe(**kw):
     ) | kw
 
 
+def zamba2(**kw):
+    """As the files of Zamba2 2.7B: no rotation and no adapters of attention."""
+    return base(
+        architectures=["Zamba2ForCausalLM"],
+        model_type="zamba2",
+        adapter_rank=4,
+        add_bias_linear=False,
+        attention_head_dim=24,
+        attention_hidden_size=96,
+        ffn_hidden_size=64,
+        hidden_act="gelu",
+        hidden_size=48,
+        hybrid_layer_ids=[1, 2],
+        intermediate_size=64,
+        kv_channels=12,
+        layers_block_type=["mamba", "hybrid", "hybrid"],
+        mamba_d_conv=4,
+        mamba_d_state=16,
+        mamba_expand=2,
+        mamba_headdim=16,
+        mamba_ngroups=1,
+        n_mamba_heads=6,
+        num_attention_heads=4,
+        num_hidden_layers=3,
+        num_key_value_heads=4,
+        num_mem_blocks=1,
+        rms_norm_eps=1e-5,
+        time_step_floor=0.0001,
+        time_step_max=0.1,
+        time_step_min=0.001,
+        use_conv_bias=True,
+        use_mem_rope=False,
+        use_shared_attention_adapter=False,
+    ) | kw
+
+
 # States carry rounding along, and the norm behind them makes more of it.
 MAMBA_GAIN = {"mamba.out_proj": 0.6, "model.norm": 0.8, "final_layernorm": 0.8}
 NEMOTRON_GAIN = {"mixer.out_proj": 0.6, "norm_f": 0.8}
+ZAMBA_GAIN = {
+    "mamba.out_proj": 0.6,
+    "final_layernorm": 1.0,
+    "q_proj": 0.4,
+    "k_proj": 0.4,
+    ".linear.weight": 0.4,
+    "adapter_list": 0.7,
+}
 
 HYBRIDS = {
     "lfm2": dict(
@@ -399,5 +443,39 @@ HYBRIDS = {
         steady=True,
         gain=NEMOTRON_GAIN | {"experts.down_proj": 0.5},
         off=dict(groups=dict(n_group=1), top_k=dict(num_experts_per_tok=2)),
+    ),
+    "zamba2": dict(
+        config=zamba2(),
+        seed=912002,
+        gain=ZAMBA_GAIN,
+        off=dict(
+            layers=dict(layers_block_type=["mamba", "hybrid", "mamba"]),
+            time_step_min=dict(time_step_min=0.5),
+            act=dict(hidden_act="silu"),
+        ),
+    ),
+    # As 1.2B and 7B: two blocks in turn, adapters of q, K and V, rotation; two groups; biases.
+    "zamba2_rope": dict(
+        config=zamba2(
+            add_bias_linear=True,
+            attention_head_dim=16,
+            attention_hidden_size=64,
+            ffn_hidden_size=48,
+            hidden_size=32,
+            hybrid_layer_ids=[0, 1, 2],
+            intermediate_size=48,
+            kv_channels=8,
+            layers_block_type=["hybrid", "hybrid", "hybrid"],
+            mamba_ngroups=2,
+            n_mamba_heads=4,
+            num_mem_blocks=2,
+            tie_word_embeddings=False,
+            use_mem_rope=True,
+            use_shared_attention_adapter=True,
+        ),
+        seed=913000,
+        gain=ZAMBA_GAIN | {"mamba.out_proj": 0.45, ".linear.weight": 0.25},
+        spelling="tf5",
+        off=dict(rope=dict(rope_theta=100.0)),
     ),
 }

@@ -74,6 +74,76 @@ def minimax_m2(**kw):
     return without(c | kw, *LLAMA_ONLY, "rope_scaling")
 
 
+def minimax_m3(**kw):
+    """The language half of MiniMax-M3, in the names of its files."""
+    c = minimax_m2(
+        architectures=["MiniMaxM3VLForCausalLM"],
+        model_type="minimax_m3_vl_text",
+        dense_intermediate_size=64,
+        hidden_act="swigluoai",
+        num_hidden_layers=3,
+        moe_layer_freq=[0, 1, 1],
+        partial_rotary_factor=0.5,
+        routed_scaling_factor=2.0,
+        shared_intermediate_size=24,
+        sparse_attention_config=dict(
+            sparse_attention_freq=[0, 1, 1],
+            sparse_block_size=8,
+            sparse_index_dim=16,
+            sparse_local_block=1,
+            sparse_num_index_heads=2,
+            sparse_topk_blocks=3,
+        ),
+        swiglu_alpha=1.702,
+        swiglu_limit=7.0,
+    )
+    return without(c | kw, "attn_type_list", "qk_norm_type", "scoring_func", "use_qk_norm", "use_routing_bias")
+
+
+M3_BLOCKS = minimax_m3()["sparse_attention_config"]
+
+
+def minimax_m3_conditional(**kw):
+    """The whole of it, whose tower is left alone."""
+    vision = dict(
+        hidden_size=8,
+        image_size=8,
+        intermediate_size=8,
+        model_type="minimax_m3_vl_vision",
+        num_attention_heads=1,
+        num_hidden_layers=1,
+        patch_size=4,
+        spatial_merge_size=1,
+        temporal_patch_size=1,
+    )
+    text = minimax_m3(
+        num_hidden_layers=2,
+        moe_layer_freq=[1, 0],
+        sparse_attention_config=dict(
+            sparse_attention_freq=[1, 0],
+            sparse_block_size=5,
+            sparse_index_dim=32,
+            sparse_local_block=2,
+            sparse_num_index_heads=2,
+            sparse_topk_blocks=4,
+        ),
+    )
+    c = dict(
+        architectures=["MiniMaxM3SparseForConditionalGeneration"],
+        eos_token_id=EOT,
+        image_token_index=10,
+        model_type="minimax_m3_vl",
+        projector_hidden_size=8,
+        text_config=without(text, "architectures", "transformers_version"),
+        tie_word_embeddings=False,
+        torch_dtype="bfloat16",
+        transformers_version="5.2.0",
+        video_token_index=11,
+        vision_config=vision,
+    )
+    return c | kw
+
+
 def ministral_rope(**kw):
     c = dict(
         beta_fast=32.0,
@@ -401,6 +471,8 @@ def kimi_k25():
 
 # Experts small enough that one chosen otherwise in bfloat16 does little.
 MOE_GAIN = {"mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4}
+# And scores so flat that a block chosen otherwise does little, too.
+M3_GAIN = {"mlp.gate.": 0.4, "mlp.experts.down_proj": 0.1, "self_attn.q_proj": 0.3, "o_proj": 0.3, "v_proj": 0.7}
 VL_MOE_GAIN = {"mlp.gate.": 0.4, "mlp.experts.down_proj": 0.15}
 
 MODELS = {
@@ -552,5 +624,25 @@ MODELS = {
         transformers_class="Kimi_K25ForConditionalGeneration",
         gain=MLA_GAIN,
         steady=True,
+    ),
+    # Blocks of 8 keys, of which each KV head has the last and 2 others.
+    "minimax_m3": dict(
+        config=minimax_m3(),
+        seed=150000,
+        gain=M3_GAIN,
+        off=dict(
+            blocks=dict(sparse_attention_config=dict(sparse_attention_freq=[0, 0, 0])),
+            size=dict(sparse_attention_config=M3_BLOCKS | dict(sparse_block_size=4)),
+            top_k=dict(sparse_attention_config=M3_BLOCKS | dict(sparse_topk_blocks=2)),
+            layers=dict(sparse_attention_config=M3_BLOCKS | dict(sparse_attention_freq=[1, 1, 0])),
+            scale=dict(routed_scaling_factor=1.0),
+            experts=dict(num_experts_per_tok=1),
+        ),
+    ),
+    "minimax_m3_conditional": dict(
+        config=minimax_m3_conditional(),
+        transformers_class="MiniMaxM3SparseForConditionalGeneration",
+        seed=151000,
+        gain=M3_GAIN,
     ),
 }

@@ -26,15 +26,20 @@ typedef struct chosen_device {
 } chosen_device;
 
 struct msgl_attn_chosen {
-    msgl_attn_config cfg; // of a call
+    msgl_attn_config cfg; // of a call, which is about one KV head
     const msgl_page_table *page_table;
     const int32_t *pages; // that kernels read, and integers from row to row
     size_t page_stride;
-    int32_t top_k, max_keys, score_rows;
+    msgl_attn_choosing what;
+    int32_t heads;                // KV heads
+    int32_t list_keys;            // most of a list
+    int32_t max_keys, max_scores; // of a request; scores of a token and head
+    int32_t score_rows;           // tokens whose scores are held at a time
+    int32_t *keys, *counts; // of blocks: [heads, MSGL_INDEX_ROWS, list_keys], and without keys
     msgl_attn_workspace ws;
     msgl_attn_work *works;
     msgl_attn_group *groups;
-    float *scores;                  // [score_rows, max_keys]
+    float *scores;                  // [score_rows, heads, max_scores]
     int32_t cu_seqlens_q[ROWS + 1]; // 0, 1, 2, ...
     chosen_device device;
 };
@@ -49,6 +54,8 @@ void msgl__chosen_destroy(msgl_attn_chosen *c)
     msgl__free(c->works);
     msgl__free(c->groups);
     msgl__free(c->scores);
+    msgl__free(c->keys);
+    msgl__free(c->counts);
     msgl__free(c);
 }
 
@@ -79,7 +86,7 @@ static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const m
 {
     chosen_device *d = &c->device;
     const size_t row = (size_t)c->max_keys * sizeof(float);
-    const size_t lists = ROWS * (size_t)c->top_k * sizeof(int32_t);
+    const size_t lists = ROWS * (size_t)c->list_keys * sizeof(int32_t);
     c->score_rows = (int32_t)(DEVICE_SCORES / row);
     if (c->score_rows < MSGL_INDEX_ROWS) c->score_rows = MSGL_INDEX_ROWS;
     if (c->score_rows > 16 * ROWS) c->score_rows = 16 * ROWS;
@@ -99,12 +106,13 @@ static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const m
     c->pages = cfg->device_table;
     c->page_stride = cfg->device_table_stride / (size_t)cfg->page_size;
     c->cfg.device_table = d->table;
-    c->cfg.device_table_stride = (size_t)c->top_k;
+    c->cfg.device_table_stride = (size_t)c->list_keys;
     return desc->create(desc, &c->cfg, &d->backend, err);
 }
 
 static int open_host(msgl_attn_chosen *c, msgl_err *err)
 {
+    const size_t lists = c->what.block_size > 0 ? (size_t)c->heads * MSGL_INDEX_ROWS : 0;
     int rc = msgl__attn_config_check(&msgl__attn_fa, &c->cfg, err);
     if (rc != 0) return rc;
     c->score_rows = MSGL_INDEX_ROWS;
@@ -115,25 +123,51 @@ static int open_host(msgl_attn_chosen *c, msgl_err *err)
     if (rc != 0) return rc;
     c->works = msgl__calloc((size_t)c->ws.max_works, sizeof *c->works);
     c->groups = msgl__calloc((size_t)c->ws.max_groups, sizeof *c->groups);
-    c->scores = msgl__calloc((size_t)c->score_rows * (size_t)c->max_keys, sizeof *c->scores);
-    if (c->works != NULL && c->groups != NULL && c->scores != NULL) return 0;
+    c->scores = msgl__calloc((size_t)c->score_rows * (size_t)c->heads * (size_t)c->max_scores,
+                             sizeof *c->scores);
+    c->keys = msgl__calloc(lists * (size_t)c->list_keys, sizeof *c->keys);
+    c->counts = msgl__calloc(lists, sizeof *c->counts);
+    if (c->works != NULL && c->groups != NULL && c->scores != NULL && c->keys != NULL &&
+        c->counts != NULL) {
+        return 0;
+    }
     return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for scores of %d keys",
                          (int)c->max_keys);
 }
 
-int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc, int32_t top_k,
-                        msgl_attn_chosen **out, msgl_err *err)
+static void set_sizes(const msgl_attn_config *cfg, const msgl_attn_choosing *what,
+                      msgl_attn_chosen *c)
 {
-    msgl_attn_chosen *c = msgl__calloc(1, sizeof *c);
-    if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: out of memory");
+    const bool blocks = what->block_size > 0;
+    c->what = *what;
+    c->heads = cfg->num_kv_heads;
+    c->max_keys = cfg->max_seq_len;
+    c->max_scores = blocks ? msgl__ceil_div(cfg->max_seq_len, what->block_size) : cfg->max_seq_len;
+    c->list_keys = blocks ? what->top_k * what->block_size : what->top_k;
+    c->page_table = cfg->page_table;
     c->cfg = *cfg;
+    c->cfg.num_q_heads = cfg->num_q_heads / c->heads;
+    c->cfg.num_kv_heads = 1;
     c->cfg.page_size = 1;
     c->cfg.max_running = c->cfg.max_step_tokens = ROWS;
-    c->cfg.max_seq_len = top_k;
-    c->page_table = cfg->page_table;
-    c->top_k = top_k;
-    c->max_keys = cfg->max_seq_len;
+    c->cfg.max_seq_len = c->list_keys;
     for (int32_t i = 0; i <= ROWS; i++) c->cu_seqlens_q[i] = i;
+}
+
+int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc,
+                        const msgl_attn_choosing *what, msgl_attn_chosen **out, msgl_err *err)
+{
+    const msgl_kv_pool *pool = cfg->pool;
+    const int64_t slots = ((int64_t)pool->num_pages + 1) * cfg->page_size;
+    if (slots * cfg->num_kv_heads > INT32_MAX) {
+        return msgl__err_set(err, MSGL_ELIMIT,
+                             "chosen keys: %d pages of %d tokens with %d KV heads are more than "
+                             "2^31 places; lower --num-pages",
+                             (int)pool->num_pages, (int)cfg->page_size, (int)cfg->num_kv_heads);
+    }
+    msgl_attn_chosen *c = msgl__calloc(1, sizeof *c);
+    if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: out of memory");
+    set_sizes(cfg, what, c);
     const int rc = desc != NULL ? open_device(c, cfg, desc, err) : open_host(c, err);
     if (rc != 0) {
         msgl__chosen_destroy(c);
@@ -147,7 +181,7 @@ void msgl__chosen_choose(const msgl_attn_chosen *c, msgl_exec *x,
                          const msgl_index_choose_call *call)
 {
     msgl_index_choose_call full = *call;
-    full.top_k = c->top_k;
+    full.top_k = c->what.top_k;
     full.pages = c->pages;
     full.page_stride = c->page_stride;
     full.page_size = c->page_table->paging.size;
@@ -167,12 +201,12 @@ static void attend_on_device(const msgl_attn_chosen *c, msgl_exec *x, const msgl
                             .size = n,
                             .num_tokens = n,
                             .max_seqlen_q = 1,
-                            .max_seqlen_k = c->top_k,
+                            .max_seqlen_k = c->list_keys,
                             .dev_cu_seqlens_q = d->numbers,
                             .dev_seqlens_k = counts,
                             .dev_table_rows = d->numbers,
                             .graph = true};
-    d->dev->ops->copy(d->dev, d->table, slots, (size_t)n * (size_t)c->top_k * sizeof *slots);
+    d->dev->ops->copy(d->dev, d->table, slots, (size_t)n * (size_t)c->list_keys * sizeof *slots);
     d->backend->desc->begin(d->backend, x, &seqs);
     // What begin has queued is many kernels in front of a layer's elsewhere, which may therefore
     // read its results early; a copy between the two keeps it from beginning before they are there.
@@ -180,19 +214,23 @@ static void attend_on_device(const msgl_attn_chosen *c, msgl_exec *x, const msgl
     d->backend->desc->forward(d->backend, x, layer, &seqs, in, out);
 }
 
-static void attend_on_host(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
-                           int32_t n, const int32_t *slots, const int32_t *counts,
-                           const msgl_attn_input *in, float *out)
+// Up to ROWS tokens: lists [tokens, list_keys] and counts [tokens] of one KV head, its queries and
+// where its results go.
+static void attend_lists(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
+                         int32_t tokens, const int32_t *lists, const int32_t *counts,
+                         const float *q, size_t ld, float *out, size_t out_ld)
 {
     const msgl_attn_kernels *k = &c->cfg.kernels->attn;
     const msgl_seqs seqs = {
-        .size = n, .num_tokens = n, .cu_seqlens_q = c->cu_seqlens_q, .seqlens_k = counts};
+        .size = tokens, .num_tokens = tokens, .cu_seqlens_q = c->cu_seqlens_q, .seqlens_k = counts};
+    const msgl_attn_input in = {.q = q, .ld = ld};
     msgl_attn_plan plan = {.works = c->works, .groups = c->groups};
     msgl_attn_call call;
-    msgl__attn_plan_tiles(&c->cfg, &c->ws, n, seqs.cu_seqlens_q, seqs.seqlens_k, NULL, &plan);
-    msgl__attn_call_init(&c->cfg, &c->ws, layer, &seqs, in, out, &call);
-    call.pages = slots;
-    call.page_stride = (size_t)c->top_k;
+    msgl__attn_plan_tiles(&c->cfg, &c->ws, tokens, seqs.cu_seqlens_q, seqs.seqlens_k, NULL, &plan);
+    msgl__attn_call_init(&c->cfg, &c->ws, layer, &seqs, &in, out, &call);
+    call.ld_out = out_ld;
+    call.pages = lists;
+    call.page_stride = (size_t)c->list_keys;
     call.page_size = 1;
     call.works = plan.works;
     call.groups = plan.groups;
@@ -210,13 +248,54 @@ void msgl__chosen_attend(const msgl_attn_chosen *c, msgl_exec *x, const msgl_att
     const size_t out_ld = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
     for (int32_t t = 0; t < tokens; t += ROWS) {
         const int32_t n = tokens - t < ROWS ? tokens - t : ROWS;
-        const int32_t *of = slots + (size_t)t * (size_t)c->top_k;
-        const msgl_attn_input in = {.q = (const char *)q + (size_t)t * ld * elem, .ld = ld};
+        const int32_t *of = slots + (size_t)t * (size_t)c->list_keys;
+        const void *from = (const char *)q + (size_t)t * ld * elem;
         void *to = (char *)out + (size_t)t * out_ld * elem;
         if (c->device.dev != NULL) {
+            const msgl_attn_input in = {.q = from, .ld = ld};
             attend_on_device(c, x, layer, n, of, counts + t, &in, to);
         } else {
-            attend_on_host(c, x, layer, n, of, counts + t, &in, to);
+            attend_lists(c, x, layer, n, of, counts + t, from, ld, to, out_ld);
+        }
+    }
+}
+
+void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
+                                const msgl_attn_layer *layer, const msgl_seqs *seqs,
+                                const msgl_attn_block_index *index, const void *q, size_t ld,
+                                void *out)
+{
+    const size_t of_q = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.head_dim; // of a KV head
+    const size_t of_out = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
+    const size_t out_ld = (size_t)c->heads * of_out;
+    for (int32_t t = 0; t < seqs->num_tokens; t += MSGL_INDEX_ROWS) {
+        const int32_t left = seqs->num_tokens - t,
+                      n = left < MSGL_INDEX_ROWS ? left : MSGL_INDEX_ROWS;
+        const msgl_index_blocks_call call = {.seqs = seqs,
+                                             .first = t,
+                                             .tokens = n,
+                                             .heads = c->heads,
+                                             .dim = index->dim,
+                                             .size = c->what.block_size,
+                                             .top_k = c->what.top_k,
+                                             .local = c->what.local_blocks,
+                                             .q = index->q,
+                                             .ld_q = index->ld_q,
+                                             .dtype = index->dtype,
+                                             .pool = index->pool,
+                                             .pages = c->page_table->pages,
+                                             .page_stride = (size_t)c->page_table->stride,
+                                             .page_size = c->page_table->paging.size,
+                                             .scores = c->scores,
+                                             .max_blocks = c->max_scores,
+                                             .keys = c->keys,
+                                             .counts = c->counts};
+        c->cfg.kernels->index.choose_blocks(x, &call);
+        for (int32_t h = 0; h < c->heads; h++) {
+            const size_t list = (size_t)h * (size_t)n;
+            attend_lists(c, x, layer, n, c->keys + list * (size_t)c->list_keys, c->counts + list,
+                         (const float *)q + (size_t)t * ld + (size_t)h * of_q, ld,
+                         (float *)out + (size_t)t * out_ld + (size_t)h * of_out, out_ld);
         }
     }
 }

@@ -165,6 +165,19 @@ int msgl__groups_create_memory(msgl_engine *e, msgl_err *err)
     return code;
 }
 
+// Layers that choose keys: all of those over latent vectors, or some of those over K and V.
+static int create_chosen(const msgl_engine *e, const msgl_attn_config *cfg,
+                         const msgl_attn_choice *choice, msgl_cache_group *group, msgl_err *err)
+{
+    const msgl_decoder_config *d = &e->model.cfg.decoder;
+    const msgl_attn_choosing keys = {.top_k = d->latent.index.top_k};
+    const msgl_attn_choosing blocks = {
+        .top_k = d->blocks.top_k, .block_size = d->blocks.size, .local_blocks = d->blocks.local};
+    const bool latent = group->pool.spec.kind == MSGL_CACHE_LATENT;
+    const msgl_attn_desc *desc = e->device->on_host ? NULL : choice->decode;
+    return msgl__chosen_create(cfg, desc, latent ? &keys : &blocks, &group->chosen, err);
+}
+
 int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
 {
     msgl_attn_config cfg = {
@@ -197,11 +210,13 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         cfg.pool = &group->pool;
         cfg.page_table = &e->page_tables[group->span];
         cfg.device_table = e->dev.page_tables[group->span];
-        const int32_t top_k = e->model.cfg.decoder.latent.index.top_k;
         const msgl_attn_choice *choice = &e->attn_choices[g];
-        const msgl_attn_desc *desc = e->device->on_host ? NULL : choice->decode;
-        code = top_k > 0 ? msgl__chosen_create(&cfg, desc, top_k, &group->chosen, err)
-                         : msgl__attn_create(choice, &cfg, &group->attn, err);
+        const bool all_choose = e->model.cfg.decoder.latent.index.top_k > 0;
+        const bool some_choose = e->model.cfg.decoder.blocks.top_k > 0;
+        if (!all_choose) code = msgl__attn_create(choice, &cfg, &group->attn, err);
+        if (code == 0 && (all_choose || some_choose)) {
+            code = create_chosen(e, &cfg, choice, group, err);
+        }
     }
     return code;
 }

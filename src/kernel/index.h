@@ -10,6 +10,14 @@
 // and to all of them where there are no more than top_k. The published code multiplies q and k by a
 // Hadamard matrix and rounds them to FP8 first: the one changes no dot product, and the other is
 // left out.
+//
+// Or whole blocks of keys, chosen by each KV head for itself (MiniMax-M3): block b is the positions
+// [b size, (b + 1) size), a token has one index query q_h for each KV head, and
+//
+//     score_h(b) = max over the keys t of b up to its own of q_h . k_t
+//
+// It attends to the keys of the top_k best blocks up to its own; the last `local` ones are always
+// among them.
 #ifndef MSGL_KERNEL_INDEX_H
 #define MSGL_KERNEL_INDEX_H
 
@@ -29,15 +37,17 @@ enum {
     MSGL_INDEX_ROWS = 32, // whose scores the CPU holds at a time
 };
 
-// The index keys of new tokens: LayerNorm, rotation, to the pool; and their queries, rotated where
-// they are. The first 2 half elements rotate, as pairs (i, half + i).
+// The index keys of new tokens: norm, rotation, to the pool; and their queries, rotated where they
+// are. The first 2 half elements rotate, as pairs (i, half + i).
 typedef struct msgl_index_store_call {
     int32_t tokens, heads, dim, half; // 2 half <= dim <= MSGL_INDEX_MAX_DIM
     void *q;                          // [tokens, heads, dim] of exec->act
     size_t ld_q;
     const void *k; // [tokens, dim] of exec->act
     size_t ld_k;
-    const float *k_weight, *k_bias; // [dim]
+    // [dim] of the norm of k: with a bias it is a LayerNorm, else an RMS norm.
+    const float *k_weight, *k_bias;
+    const float *q_weight; // [dim] of an RMS norm of each query; NULL: none
     float eps;
     const float *cos_sin; // [tokens, 2 half]
     msgl_dtype dtype;     // of the pool, not MSGL_E4M3
@@ -66,11 +76,34 @@ typedef struct msgl_index_choose_call {
     int32_t *slots, *counts;
 } msgl_index_choose_call;
 
+typedef struct msgl_index_blocks_call {
+    const msgl_seqs *seqs; // chains: token i of a request sees those before it
+    int32_t first, tokens; // of theirs, at most MSGL_INDEX_ROWS
+    int32_t heads, dim;    // heads: KV heads
+    int32_t size, top_k;   // of blocks; size * top_k <= MSGL_INDEX_MAX_TOP_K
+    int32_t local;         // 0..top_k
+    const void *q;         // [seqs' tokens, heads, dim] of exec->act, rotated
+    size_t ld_q;
+    msgl_dtype dtype;
+    const void *pool;     // [slots, dim]
+    const int32_t *pages; // as above
+    size_t page_stride;
+    int32_t page_size;
+    float *scores; // [MSGL_INDEX_ROWS, heads, max_blocks], of which no request has more
+    int32_t max_blocks;
+    // [heads, tokens, top_k * size] the keys that a head of a token attends to, in the order of
+    // their positions, and [heads, tokens] how many. A key is slot * heads + head: its place in K
+    // [slots, heads, head_dim] taken as [slots * heads, head_dim]. Of blocks with equal scores the
+    // earlier one wins; a NaN is below all others.
+    int32_t *keys, *counts;
+} msgl_index_blocks_call;
+
 // What a token gets depends on its own request alone, to the bit, and not on how that was cut into
 // steps. NULL: not on this device.
 typedef struct msgl_index_kernels {
     void (*store)(msgl_exec *x, const msgl_index_store_call *c);
     void (*choose)(msgl_exec *x, const msgl_index_choose_call *c);
+    void (*choose_blocks)(msgl_exec *x, const msgl_index_blocks_call *c);
 } msgl_index_kernels;
 
 #endif

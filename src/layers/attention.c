@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/attention.h"
 
+#include "attention/chosen.h"
+
 void msgl__attend(const msgl_forward *f, int32_t group, const msgl_attn_layer *geometry,
                   const void *q, size_t ld, void *out, size_t out_ld)
 {
@@ -16,10 +18,37 @@ void msgl__attend(const msgl_forward *f, int32_t group, const msgl_attn_layer *g
     }
 }
 
-static void attend(const msgl_forward *f, const msgl_attention *a, const void *q, size_t ld,
-                   void *out)
+// Of a layer whose heads choose blocks of keys, by their index queries index_q [num_tokens,
+// heads, dim].
+static void attend_blocks(const msgl_forward *f, const msgl_attention *a, const void *index_q,
+                          const void *q, size_t ld, void *out)
 {
-    msgl__attend(f, a->group, &a->geometry, q, ld, out, msgl__attention_width(a));
+    const msgl_block_index *b = &a->blocks;
+    const msgl_cache_group *keys = &f->groups[b->group];
+    const size_t index_ld = (size_t)b->qk.w.n, out_ld = msgl__attention_width(a);
+    for (int32_t i = 0; i < f->num_seqs; i++) {
+        const msgl_seqs *seqs = &f->seqs[i];
+        const msgl_attn_block_index index = {.dim = b->dim,
+                                             .q =
+                                                 msgl__row(f, index_q, seqs->first_token, index_ld),
+                                             .ld_q = index_ld,
+                                             .dtype = keys->pool.spec.dtype,
+                                             .pool = msgl__kv_k(&keys->pool, b->layer)};
+        msgl__chosen_attend_blocks(f->groups[a->group].chosen, f->x, &a->geometry, seqs, &index,
+                                   msgl__row(f, q, seqs->first_token, ld), ld,
+                                   msgl__row(f, out, seqs->first_token, out_ld));
+    }
+}
+
+// index_q: NULL where all keys are seen.
+static void attend(const msgl_forward *f, const msgl_attention *a, const void *index_q,
+                   const void *q, size_t ld, void *out)
+{
+    if (index_q != NULL) {
+        attend_blocks(f, a, index_q, q, ld, out);
+    } else {
+        msgl__attend(f, a->group, &a->geometry, q, ld, out, msgl__attention_width(a));
+    }
 }
 
 // Behind the projection: rotation and attention with the queries of dual chunks.
@@ -31,7 +60,7 @@ static void attend_dual(msgl_forward *f, const msgl_attention *a, const msgl_rop
     if (queries == NULL) return;
     const msgl_dual_rope_call dual = {.rope = *rope, .queries = queries};
     f->k->rope.dual_rope_store(f->x, &dual);
-    attend(f, a, queries, width, out);
+    attend(f, a, NULL, queries, width, out);
 }
 
 // The same with heads on several ranks, whose sums of squares are added up.
@@ -88,7 +117,9 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
     const bool apart = a->norms_all || a->norms_layer;
     const size_t mark = f->arena->used;
     void *qkv = msgl__activation(f, (size_t)f->num_tokens, (size_t)a->qkv.w.n);
-    if (qkv == NULL) return;
+    const bool chooses = a->blocks.heads > 0;
+    const void *index_q = chooses ? msgl__block_index(f, &a->blocks, norm, in, cos_sin) : NULL;
+    if (f->x->status != 0) return;
     const msgl_rope_call rope = {
         .qkv = qkv,
         .ld = (size_t)a->qkv.w.n,
@@ -112,7 +143,7 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .v_pool = msgl__kv_v(&group->pool, a->geometry.layer),
         .slots = f->tokens.slots[group->span],
     };
-    if (!msgl__rotates_alone(a) && f->num_seqs == 1 &&
+    if (!msgl__rotates_alone(a) && !chooses && f->num_seqs == 1 &&
         msgl__attn_takes_rope(&group->attn, f->seqs)) {
         const msgl_attn_input both = {.q = qkv, .ld = rope.ld, .rope = &rope};
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
@@ -129,10 +160,10 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
             f->k->act.temper(f->x, &a->temper, f->positions, qkv, rope.ld, rope.tokens,
                              a->num_heads * a->head_dim);
         }
-        attend(f, a, qkv, rope.ld, out);
+        attend(f, a, index_q, qkv, rope.ld, out);
     } else {
         msgl__linear_rope(f, &a->qkv, norm, in, &rope);
-        attend(f, a, qkv, rope.ld, out);
+        attend(f, a, index_q, qkv, rope.ld, out);
     }
     if (a->gated) gate_results(f, a, qkv, out);
     if (a->value_scale != 1) {

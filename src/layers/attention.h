@@ -5,7 +5,7 @@
 #ifndef MSGL_LAYERS_ATTENTION_H
 #define MSGL_LAYERS_ATTENTION_H
 
-#include "layers/linear.h"
+#include "layers/block_index.h"
 
 typedef struct msgl_attention {
     // [num_heads * head_dim + num_kv_heads * (head_dim + v_dim), hidden]; gated: and num_heads *
@@ -30,6 +30,7 @@ typedef struct msgl_attention {
     bool dual;         // a token has MSGL_DUAL_QUERIES queries; then there are no norms
     msgl_temper temper;
     msgl_attn_layer geometry;
+    msgl_block_index blocks; // of keys that each KV head attends to; heads 0: all keys
 } msgl_attention;
 
 // Whether something has to be done to q, K and V, or to what is rotated, that no product or backend
@@ -63,7 +64,8 @@ static inline size_t msgl__attention_workspace(const msgl_attention *a, msgl_dty
     const size_t t = (size_t)max_tokens, queries = a->dual ? MSGL_DUAL_QUERIES : 0;
     return msgl__activation_bytes(t, (size_t)a->qkv.w.n, act) +
            msgl__activation_bytes(t, queries * msgl__q_width(a), act) +
-           (a->norms_all ? msgl__activation_bytes(t, 2, MSGL_F32) : 0);
+           (a->norms_all ? msgl__activation_bytes(t, 2, MSGL_F32) : 0) +
+           msgl__activation_bytes(t, (size_t)a->blocks.qk.w.n, act);
 }
 // in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, num_heads * v_dim],
 // before the output projection (which is the caller's: after the last layer only some rows need

@@ -21,8 +21,10 @@
 typedef struct msgl_cache_group {
     msgl_kv_pool pool;
     int32_t span;
-    msgl_attn attn;                  // of a group that is attended over; else empty, or:
-    struct msgl_attn_chosen *chosen; // of a LATENT group whose layers choose keys; else NULL
+    msgl_attn attn; // of a group that is attended over; else empty, or:
+    // Of a LATENT group whose layers choose keys; or of a KV group, of whose layers some choose
+    // blocks of them, beside attn; else NULL.
+    struct msgl_attn_chosen *chosen;
 } msgl_cache_group;
 
 // Rows [first, first + count) of a step whose tokens have no row of the embedding: they enter the
@@ -69,6 +71,9 @@ typedef struct msgl_forward {
     const void *stream;
     // Of a draft head: [num_tokens, hidden or the target's] the state of each token.
     const void *hidden;
+    // [2, num_tokens, hidden] of layers that read the embeddings beside the stream: room for a copy
+    // of the stream, and the embeddings. NULL: none does.
+    void *embeds;
     // What the last layer that chose keys has left (kernel/index.h): [num_tokens, top_k] slots and
     // [num_tokens] how many. NULL: no layer chooses.
     int32_t *chosen_slots, *chosen_counts;

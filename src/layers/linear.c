@@ -28,12 +28,39 @@ static void run(msgl_forward *f, const msgl_linear_call *c)
     msgl__arena_reset(f->x->scratch);
 }
 
+// To what c, the call of l's product, has left in c->out.
+static void add_low_rank(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
+                         const msgl_linear_call *c)
+{
+    const msgl_low_rank *r = l->low_rank;
+    if (r == NULL || c->m == 0) return;
+    const size_t mark = f->arena->used, elem = msgl__dtype_size(f->x->act);
+    char *down = msgl__activation(f, (size_t)c->m, (size_t)r->a.w.n);
+    if (down == NULL) return;
+    msgl__linear(f, &r->a, norm, c->in, down, c->m);
+    size_t at = 0;
+    for (int32_t i = 0; i < r->num; i++) {
+        const msgl_linear *b = &r->b[i];
+        const size_t from = (size_t)i * (size_t)r->rank;
+        msgl_linear_call up = make_call(f, b, NULL, down + from * elem, NULL, c->m);
+        up.ld_in = (size_t)r->a.w.n;
+        up.out = (char *)c->out + at * elem;
+        up.ld_out = c->ld_out;
+        up.accumulate = true;
+        run(f, &up);
+        msgl__lora_add(f, b, &up);
+        at += (size_t)b->w.n;
+    }
+    f->arena->used = mark;
+}
+
 void msgl__linear(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                   void *out, int32_t rows)
 {
     const msgl_linear_call c = make_call(f, l, norm, in, out, rows);
     run(f, &c);
     msgl__lora_add(f, l, &c);
+    add_low_rank(f, l, norm, &c);
 }
 
 void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
@@ -41,10 +68,12 @@ void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *n
 {
     const msgl_linear_call c = make_call(f, l, norm, in, rope->qkv, rope->tokens);
     if (c.m == 0) return;
-    const bool alone = !msgl__lora_changes(f, l) && f->k->gemm.linear_rope != NULL;
+    const bool alone =
+        !msgl__lora_changes(f, l) && l->low_rank == NULL && f->k->gemm.linear_rope != NULL;
     if (alone && f->k->gemm.linear_rope(f->x, &c, rope)) return;
     run(f, &c);
     msgl__lora_add(f, l, &c);
+    add_low_rank(f, l, norm, &c);
     f->k->rope.qk_norm_rope_store(f->x, rope);
 }
 
@@ -82,7 +111,7 @@ void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *
                         msgl_activation activation, const void *in, void *out, int32_t rows,
                         msgl_handover *handover)
 {
-    if (rows > 0 && msgl__lora_changes(f, l)) {
+    if (rows > 0 && (l->low_rank != NULL || msgl__lora_changes(f, l))) {
         gate_apart(f, l, norm, activation, in, out, rows);
         return;
     }

@@ -8,11 +8,31 @@
 
 #include "layers/norm.h"
 
+struct msgl_low_rank;
+
 typedef struct msgl_linear {
     msgl_weight w;
     float *bias; // [w.n], or NULL
     bool row_parallel;
+    const struct msgl_low_rank *low_rank; // or NULL
 } msgl_linear;
+
+enum { MSGL_MAX_LOW_RANK = 3 };
+
+// What the model itself adds to the results of a linear layer whose W is that of several layers, in
+// front of what follows the product: y += B_i (A_i x) for parts of y that lie next to each other
+// (Zamba2). Of msgl__linear, msgl__linear_rope and msgl__linear_gated.
+typedef struct msgl_low_rank {
+    msgl_linear a; // [num rank, w.k]: that of every part
+    int32_t rank, num;
+    msgl_linear b[MSGL_MAX_LOW_RANK]; // [num] of [rows of a part, rank]
+} msgl_low_rank;
+
+// Step arena bytes that it takes for up to so many rows; l NULL: none.
+static inline size_t msgl__low_rank_bytes(const msgl_low_rank *l, msgl_dtype act, int32_t rows)
+{
+    return l == NULL ? 0 : msgl__activation_bytes((size_t)rows, (size_t)l->a.w.n, act);
+}
 
 // What becomes of a block's result: residual += scale * norm(result).
 typedef struct msgl_join {

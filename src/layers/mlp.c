@@ -60,6 +60,6 @@ void msgl__mlp_apart(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm,
     if (m->down.row_parallel && f->comm->size > 1) {
         f->comm->ops->all_reduce(f->comm, f->x, f->x->act, out, (size_t)rows * hidden);
     }
-    msgl__norm(f, after, out, out, rows);
+    if (after != NULL) msgl__norm(f, after, out, out, rows);
     f->arena->used = mark;
 }

@@ -30,7 +30,8 @@ void msgl__mlp_up(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, con
 void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_join *join,
                const void *in, void *residual, int32_t rows);
 
-// out [rows, hidden] = after(block of norm(in)), which is added to nothing yet.
+// out [rows, hidden] = after(block of norm(in)) (after NULL: of that itself), which is added to
+// nothing yet.
 void msgl__mlp_apart(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm,
                      const msgl_norm *after, const void *in, void *out, int32_t rows);
 

@@ -49,7 +49,7 @@ typedef struct msgl_family {
     bool encodes;
 } msgl_family;
 
-enum { MSGL_MAX_IGNORED = 4, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 12, MSGL_MAX_LAYER_LISTS = 3 };
+enum { MSGL_MAX_IGNORED = 8, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 12, MSGL_MAX_LAYER_LISTS = 3 };
 
 // A number or truth value (0, 1) in config.json that changes what the model computes and may have
 // this value only, with which it may also be missing.
@@ -72,8 +72,10 @@ struct msgl_arch {
     // Lists or strings with an entry for each layer: the first of them that is there says how many
     // layers there are, and where none is num_hidden_layers. NULL: no more.
     const char *layer_lists[MSGL_MAX_LAYER_LISTS];
-    bool gelu_is_tanh; // "gelu" stands for gelu_pytorch_tanh
-    bool plain_mlp;    // feed-forward blocks have no gate, and the activation is a msgl_pointwise
+    bool gelu_is_erf;   // "gelu" is allowed, and is MSGL_GELU_ERF
+    bool gelu_is_tanh;  // "gelu" stands for gelu_pytorch_tanh
+    bool clamps_swiglu; // the gate is MSGL_SWIGLU_CLAMPED, whatever hidden_act calls that
+    bool plain_mlp;     // feed-forward blocks have no gate, and the activation is a msgl_pointwise
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;
@@ -106,7 +108,9 @@ struct msgl_arch {
 
 // registry.c
 const msgl_arch *msgl__arch_find(const char *name); // NULL: unknown
-void msgl__arch_names(char *buf, size_t size);      // "A, B, C", cut to fit
+// What an architecture that is known has which is not there yet; NULL: it is not known.
+const char *msgl__arch_missing(const char *name);
+void msgl__arch_names(char *buf, size_t size); // "A, B, C", cut to fit
 int msgl__arch_count(void);
 const msgl_arch *msgl__arch_at(int i);
 

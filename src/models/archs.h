@@ -17,7 +17,8 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
     msgl__arch_mistral3, msgl__arch_qwen3_vl, msgl__arch_qwen3_vl_moe, msgl__arch_glm4_moe,
     msgl__arch_minimax_m2, msgl__arch_seed_oss, msgl__arch_olmo3, msgl__arch_olmoe,
     msgl__arch_ernie4_5, msgl__arch_ernie4_5_moe, msgl__arch_dots1, msgl__arch_hunyuan,
-    msgl__arch_hunyuan_moe, msgl__arch_exaone4, msgl__arch_kimi_k25, msgl__arch_mimo_v2_flash;
+    msgl__arch_hunyuan_moe, msgl__arch_exaone4, msgl__arch_kimi_k25, msgl__arch_mimo_v2_flash,
+    msgl__arch_minimax_m3, msgl__arch_minimax_m3_conditional;
 
 // Encoders.
 extern const msgl_arch msgl__arch_bert, msgl__arch_roberta, msgl__arch_xlm_roberta,
@@ -31,7 +32,8 @@ extern const msgl_arch msgl__arch_arcee, msgl__arch_starcoder2, msgl__arch_stabl
 
 // With states: short convolutions, Mamba-2, Kimi Delta Attention.
 extern const msgl_arch msgl__arch_lfm2, msgl__arch_lfm2_moe, msgl__arch_granite_hybrid,
-    msgl__arch_bamba, msgl__arch_falcon_h1, msgl__arch_kimi_linear, msgl__arch_nemotron_h;
+    msgl__arch_bamba, msgl__arch_falcon_h1, msgl__arch_kimi_linear, msgl__arch_nemotron_h,
+    msgl__arch_zamba2;
 
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;

@@ -90,7 +90,12 @@ static void find_arch(msgl_json_reader *r, msgl_model_config *c, bool *classifie
     *classifies = c->arch != NULL;
     // What sentence-transformers saves of a decoder that embeds.
     if (c->arch == NULL) c->arch = find_decoder(json_string_value(first), "Model");
-    if (c->arch == NULL) msgl__json_reject(r, MSGL_EUNSUPPORTED, "architectures", first, known);
+    if (c->arch != NULL) return;
+    const char *missing = msgl__arch_missing(json_string_value(first));
+    if (missing != NULL) {
+        snprintf(known, sizeof known, "others; of this one are missing: %s", missing);
+    }
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, "architectures", first, known);
 }
 
 static void read_dtype(msgl_json_reader *r, msgl_model_config *c)

@@ -62,11 +62,12 @@ void msgl__declare_heads(const msgl_declaring *d, msgl_linear *l, int32_t row, i
                          bool bias, int32_t head, int32_t unpaired, int32_t pairs, const char *name)
 {
     const char *const prefix = d->m->cfg.decoder.names.prefix;
-    msgl__plan_rows(d->p, &l->w, row, rows, "%slayers.%d.%s.weight", prefix, d->layer, name);
+    msgl__plan_rows(d->p, &l->w, row, rows, "%slayers.%d.%s%s.weight", prefix, d->layer, d->within,
+                    name);
     msgl__plan_pairs(d->p, head, unpaired, pairs);
     if (!bias) return;
-    msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%slayers.%d.%s.bias", prefix, d->layer,
-                        name);
+    msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%slayers.%d.%s%s.bias", prefix, d->layer,
+                        d->within, name);
     msgl__plan_pairs(d->p, head, unpaired, pairs);
 }
 
@@ -83,8 +84,8 @@ void msgl__declare_norm_slice(const msgl_declaring *d, float **v, msgl_range kep
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     msgl__keep_rows(d, v, &kept, 1);
     msgl__plan_vector(d->p, v, kept.count);
-    msgl__plan_elements(d->p, v, 0, all, 1, "%slayers.%d.%s.weight", c->names.prefix, d->layer,
-                        name);
+    msgl__plan_elements(d->p, v, 0, all, 1, "%slayers.%d.%s%s.weight", c->names.prefix, d->layer,
+                        d->within, name);
     if (c->norm_plus_one) msgl__plan_add_one(d->p);
 }
 
@@ -100,8 +101,8 @@ void msgl__declare_norm_of_stream(const msgl_declaring *d, msgl_norm *n, const c
     msgl__declare_norm(d, &n->weight, n->dim, name);
     if (!c->norm_bias) return;
     msgl__plan_vector(d->p, &n->bias, n->dim);
-    msgl__plan_elements(d->p, &n->bias, 0, n->dim, 0, "%slayers.%d.%s.bias", c->names.prefix,
-                        d->layer, name);
+    msgl__plan_elements(d->p, &n->bias, 0, n->dim, 0, "%slayers.%d.%s%s.bias", c->names.prefix,
+                        d->layer, d->within, name);
 }
 
 // Rows [at, at + rows) of a tensor of `all` as rows of a projection, with its bias.
@@ -109,11 +110,12 @@ void msgl__declare_slice(const msgl_declaring *d, msgl_linear *l, int32_t row, i
                          bool bias, int32_t all, int32_t at, const char *name)
 {
     const char *const prefix = d->m->cfg.decoder.names.prefix;
-    msgl__plan_rows(d->p, &l->w, row, rows, "%slayers.%d.%s.weight", prefix, d->layer, name);
+    msgl__plan_rows(d->p, &l->w, row, rows, "%slayers.%d.%s%s.weight", prefix, d->layer, d->within,
+                    name);
     msgl__plan_slice(d->p, all, at, false);
     if (!bias) return;
-    msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%slayers.%d.%s.bias", prefix, d->layer,
-                        name);
+    msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%slayers.%d.%s%s.bias", prefix, d->layer,
+                        d->within, name);
     msgl__plan_slice(d->p, all, at, false);
 }
 

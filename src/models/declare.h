@@ -12,7 +12,8 @@ struct msgl_declaring {
     msgl_model *m;
     const msgl_model_target *target; // of m
     msgl_weight_plan *p;
-    int32_t layer; // as its file counts
+    int32_t layer;      // as its file counts
+    const char *within; // what the names of all its tensors begin with behind "layers.N.", or ""
 };
 
 static inline int32_t msgl__ranges_count(const msgl_range *ranges, int32_t num)

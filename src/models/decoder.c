@@ -227,8 +227,12 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
     msgl__per_layer_declare(m, p);
     for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
-        const msgl_declaring d = {
-            .m = m, .target = &m->target, .p = p, .layer = h->first_layer + l};
+        const bool behind = layer->mixer == &msgl__mixer_shared;
+        const msgl_declaring d = {.m = m,
+                                  .target = &m->target,
+                                  .p = p,
+                                  .layer = h->first_layer + l,
+                                  .within = behind ? "mamba_decoder." : ""};
         msgl__declare_norm_of_stream(&d, &layer->attn_norm, n->attn_norm);
         layer->mixer->declare(&d, layer);
         msgl__declare_norm_of_stream(&d, &layer->attn_post_norm, n->attn_post_norm);
@@ -329,8 +333,10 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     for (int32_t i = 0; i < c->num_ropes; i++) {
         angles += msgl__activation_bytes(t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
-    return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
-           msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
+    const size_t embeds = c->decoder.shared_blocks.num > 0 ? 2 * t : 0;
+    return angles + msgl__activation_bytes(embeds, h, act) + msgl__activation_bytes(t, h, act) +
+           msgl__activation_bytes(t, mixed, act) + msgl__activation_bytes(r, mixed, act) +
+           msgl__activation_bytes(r, h, act) +
            (norms_apart(&c->decoder) ? msgl__activation_bytes(t, h, act) : 0) +
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
            msgl__per_layer_bytes(&decoder->per_layer, act, max_tokens) +
@@ -357,6 +363,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
         f->chosen_slots = msgl__take_rows(f, t, (size_t)c->decoder.latent.index.top_k, MSGL_F32);
         f->chosen_counts = msgl__take_rows(f, t, 1, MSGL_F32);
     }
+    f->embeds = c->decoder.shared_blocks.num > 0 ? msgl__activation(f, 2 * t, h) : NULL;
     f->norm_stats = (msgl_norm_stats){0};
     if (f->num_tokens <= f->k->gemm.norm_stats_rows) {
         f->norm_stats.scaled = msgl__activation(f, t, h);
@@ -421,6 +428,11 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     buffers b;
     if (!take_buffers(m, f, num_rows, &b)) return NULL;
     msgl__embed(f, &m->embed, c->decoder.embed_scale, table->dim > 0, b.residual, b.cos_sin);
+    if (f->embeds != NULL) {
+        msgl_device *d = f->x->device;
+        d->ops->copy(d, msgl__row(f, f->embeds, tokens, (size_t)c->hidden_size), b.residual,
+                     (size_t)tokens * (size_t)c->hidden_size * msgl__dtype_size(f->x->act));
+    }
     void *first = b.residual;
     if (c->decoder.head.kind != MSGL_HEAD_NONE) first = msgl__head_begin(m, f, b.residual);
     if (first == NULL) return NULL;

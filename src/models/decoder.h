@@ -14,6 +14,7 @@
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/per_layer_input.h"
+#include "layers/shared_block.h"
 #include "layers/short_conv.h"
 #include "models/arch.h"
 
@@ -36,6 +37,7 @@ typedef struct msgl_decoder_layer {
     const msgl_mixer *mixer;
     union { // by it
         msgl_attention attn;
+        msgl_shared_block shared; // which begins with its attention
         msgl_latent_attention latent_attn;
         msgl_delta delta;
         msgl_short_conv short_conv;
@@ -191,7 +193,15 @@ struct msgl_mixer {
 extern const msgl_mixer msgl__mixer_attention, msgl__mixer_latent, msgl__mixer_delta,
     msgl__mixer_short_conv, msgl__mixer_kda, msgl__mixer_mamba;
 extern const msgl_mixer msgl__mixer_beside; // Mamba-2 and attention side by side
+extern const msgl_mixer msgl__mixer_shared; // Mamba-2 behind a block that layers share
 extern const msgl_mixer msgl__mixer_none;   // which reads and leaves nothing
+
+// decoder_mamba.c, of mixers that have Mamba-2 beside something else: all but the output
+// projection.
+int msgl__mamba_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype act,
+                       msgl_cache_spec *out);
+void msgl__mamba_build(msgl_model *m, const msgl_layer_place *at, msgl_decoder_layer *layer);
+void msgl__mamba_declare(const msgl_declaring *d, msgl_decoder_layer *layer);
 
 // decoder_caches.c
 const msgl_mixer *msgl__mixer_of(const msgl_decoder_config *d, int32_t layer);
@@ -261,6 +271,11 @@ bool msgl__decoder_read_bits(msgl_json_reader *r, msgl_model_config *c, const ch
                              int flags);
 // mlp_layer_types: which layers are "dense" and which "sparse". False: there is no such field.
 bool msgl__decoder_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c);
+// rotary_dim: how many dimensions of a head rotate, where others say which share of them. A share
+// that is given counts.
+void msgl__decoder_read_rotary_dim(msgl_json_reader *r, msgl_model_config *c);
+// Takes these flags from all layers.
+void msgl__decoder_clear_layers(msgl_model_config *c, int flags);
 // Gives these flags to the layers from `first` on.
 void msgl__decoder_set_layers(msgl_model_config *c, int32_t first, int flags);
 // The same to all but every so many layers: with 4 to all but layers 3, 7, 11, ....

@@ -24,7 +24,27 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
                              .k_dim = shape.head_dim,
                              .v_dim = shape.v_dim,
                              .dtype = dtype};
-    return 1;
+    if (!msgl__layer_has(&c->decoder, layer, MSGL_LAYER_CHOOSES_BLOCKS)) return 1;
+    // Choices depend on them, and they are few.
+    out[1] = (msgl_cache_spec){.kind = MSGL_CACHE_INDEX,
+                               .window = -1,
+                               .num_heads = 1,
+                               .k_dim = c->decoder.blocks.dim,
+                               .dtype = dtype == MSGL_E4M3 ? MSGL_BF16 : dtype};
+    return 2;
+}
+
+// Whether the device has kernels that choose blocks of keys.
+static int check(const msgl_model *m, int32_t index, msgl_err *err)
+{
+    if (!msgl__layer_has(&m->cfg.decoder, index, MSGL_LAYER_CHOOSES_BLOCKS) ||
+        m->target.kernels->index.choose_blocks != NULL) {
+        return 0;
+    }
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "%s: attention to chosen blocks (index_topk_blocks) has kernels for CPUs "
+                         "alone; allowed: --device cpu",
+                         m->cfg.arch->name);
 }
 
 static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
@@ -63,6 +83,14 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
         .k_scale = 1,
         .v_scale = 1,
     };
+    if (msgl__layer_has(d, index, MSGL_LAYER_CHOOSES_BLOCKS)) {
+        a->blocks = (msgl_block_index){.heads = a->num_kv_heads,
+                                       .dim = d->blocks.dim,
+                                       .half = a->half,
+                                       .eps = d->rms_eps,
+                                       .group = at[1].group,
+                                       .layer = at[1].layer};
+    }
     if (owner == index) return;
     const msgl_attention *of = &((const msgl_decoder *)m->layers)->layers[owner].attn;
     a->group = of->group;
@@ -178,6 +206,21 @@ static void declare_vectors(const msgl_declaring *d, msgl_attention *a,
     }
 }
 
+// A rank has the queries of its KV heads, and the key.
+static void declare_blocks(const msgl_declaring *d, const msgl_norm *norm, msgl_range kv_heads,
+                           int32_t all_kv_heads, msgl_block_index *i)
+{
+    const msgl_block_index_config *c = &d->m->cfg.decoder.blocks;
+    const int32_t q = all_kv_heads * i->dim;
+    const msgl_linear_use use = {.norm = norm};
+    const msgl_range rows[] = {msgl__rows_of(kv_heads, i->dim, 0), {q, i->dim}};
+    msgl__declare_shared_rows(d, &i->qk, rows, 2, d->m->cfg.hidden_size, false, &use);
+    msgl__declare_rows(d, &i->qk, 0, q, false, c->q);
+    msgl__declare_rows(d, &i->qk, q, i->dim, false, c->k);
+    msgl__declare_norm(d, &i->q_norm, i->dim, c->q_norm);
+    msgl__declare_norm(d, &i->k_norm, i->dim, c->k_norm);
+}
+
 static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
 {
     const msgl_model_config *c = &d->m->cfg;
@@ -201,6 +244,10 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
     msgl__declare_shared_rows(d, &a->qkv, rows, a->gated ? 4 : 3, (pairs ? 2 : 1) * c->hidden_size,
                               dc->qkv_bias, &qkv_use);
     declare_qkv(d, a, q, kv, values, shape.k_is_v);
+    if (a->blocks.heads > 0) {
+        declare_blocks(d, msgl__norm_or_null(&layer->attn_norm), kv_heads, all_kv_heads,
+                       &a->blocks);
+    }
     msgl_declaring of_owner = *d;
     of_owner.layer += owner - index;
     msgl__declare_cache_scale(&of_owner, &a->geometry.k_scale, 'k');
@@ -220,5 +267,9 @@ static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_nor
     msgl__attention(f, &layer->attn, norm, in, cos_sin[layer->attn.rope], out);
 }
 
-const msgl_mixer msgl__mixer_attention = {
-    .caches = caches, .build = build, .declare = declare, .workspace = workspace, .run = run};
+const msgl_mixer msgl__mixer_attention = {.caches = caches,
+                                          .check = check,
+                                          .build = build,
+                                          .declare = declare,
+                                          .workspace = workspace,
+                                          .run = run};

@@ -12,6 +12,7 @@ const msgl_mixer *msgl__mixer_of(const msgl_decoder_config *d, int32_t layer)
         if (d->mamba.heads == 0) return &msgl__mixer_delta;
         return d->mamba.beside_attention ? &msgl__mixer_beside : &msgl__mixer_mamba;
     }
+    if (d->shared_blocks.num > 0) return &msgl__mixer_shared;
     return d->latent.rank > 0 ? &msgl__mixer_latent : &msgl__mixer_attention;
 }
 

@@ -70,11 +70,19 @@ static void read_activation(msgl_json_reader *r, msgl_model_config *c)
     const char *usual = arch->default_activation != NULL ? arch->default_activation : "silu";
     static const char *const NAMES[] = {
         [MSGL_SILU] = "silu", [MSGL_GELU_TANH] = "gelu_pytorch_tanh"};
+    if (arch->clamps_swiglu) {
+        c->decoder.activation = MSGL_SWIGLU_CLAMPED;
+        return;
+    }
     if (arch->plain_mlp) {
         read_pointwise(r, c, key, usual);
         return;
     }
     const char *name = msgl__json_str_or(r, key, usual);
+    if (arch->gelu_is_erf && strcmp(name, "gelu") == 0) {
+        c->decoder.activation = MSGL_GELU_ERF;
+        return;
+    }
     if (arch->gelu_is_tanh && strcmp(name, "gelu") == 0) name = NAMES[MSGL_GELU_TANH];
     for (size_t a = 0; a < MSGL_COUNT(NAMES); a++) {
         if (strcmp(name, NAMES[a]) != 0) continue;
@@ -180,7 +188,7 @@ bool msgl__decoder_read_bits(msgl_json_reader *r, msgl_model_config *c, const ch
     return true;
 }
 
-static void clear_layers(msgl_model_config *c, int flags)
+void msgl__decoder_clear_layers(msgl_model_config *c, int flags)
 {
     for (int32_t l = 0; l < c->num_layers; l++) c->decoder.layer_flags[l] &= (uint8_t)~flags;
 }
@@ -190,7 +198,7 @@ bool msgl__decoder_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *
     static const msgl_layer_kind KINDS[] = {{"dense", 0}, {"sparse", MSGL_LAYER_SPARSE}};
     const char *const key = "mlp_layer_types";
     if (msgl__json_get(r, key) == NULL) return false;
-    clear_layers(c, MSGL_LAYER_SPARSE);
+    msgl__decoder_clear_layers(c, MSGL_LAYER_SPARSE);
     return msgl__decoder_read_kinds(r, c, key, KINDS, MSGL_COUNT(KINDS));
 }
 
@@ -273,6 +281,17 @@ void msgl__decoder_read_window(msgl_json_reader *r, msgl_model_config *c, int32_
         msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, absent ? usual : 0);
 }
 
+void msgl__decoder_read_rotary_dim(msgl_json_reader *r, msgl_model_config *c)
+{
+    const int32_t dim = c->ropes[0].dim;
+    if (dim < c->head_dim) return; // a share is given, which counts
+    c->ropes[0].dim = msgl__json_int_or(r, "rotary_dim", 2, c->head_dim, dim);
+    if (r->status == 0 && c->ropes[0].dim % 2 != 0) {
+        msgl__json_reject(r, MSGL_EFORMAT, "rotary_dim", msgl__json_get(r, "rotary_dim"),
+                          "an even number");
+    }
+}
+
 void msgl__decoder_rope_of_windows(msgl_model_config *c)
 {
     uint8_t *flags = c->decoder.layer_flags;
@@ -349,7 +368,7 @@ void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const
     d->moe_intermediate_size = msgl__json_int(r, width, 1, MSGL_MAX_INTERMEDIATE);
     d->router.norm_topk = msgl__json_bool_or(r, "norm_topk_prob", false);
     choose_sparse_layers(r, c);
-    if (r->status == 0 && d->activation != MSGL_SILU) {
+    if (r->status == 0 && d->activation != MSGL_SILU && d->activation != MSGL_SWIGLU_CLAMPED) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "hidden_act", msgl__json_get(r, "hidden_act"),
                           "silu, for experts");
     }

@@ -20,11 +20,12 @@
 enum {
     MSGL_LAYER_SLIDING = 1,
     MSGL_LAYER_SPARSE = 2,
-    MSGL_LAYER_SECOND_ROPE = 4,    // rotates by msgl_model_config.ropes[1]
-    MSGL_LAYER_RECURRENT = 8,      // has the mixer with states that the config has
-    MSGL_LAYER_NO_MIXER = 16,      // is a feed-forward block alone
-    MSGL_LAYER_NO_FFN = 32,        // is a mixer alone
-    MSGL_LAYER_SHARES_INDEX = 128, // attends to the keys that a layer before it chose
+    MSGL_LAYER_SECOND_ROPE = 4,     // rotates by msgl_model_config.ropes[1]
+    MSGL_LAYER_RECURRENT = 8,       // has the mixer with states that the config has
+    MSGL_LAYER_NO_MIXER = 16,       // is a feed-forward block alone
+    MSGL_LAYER_NO_FFN = 32,         // is a mixer alone
+    MSGL_LAYER_CHOOSES_BLOCKS = 64, // of keys that it attends to
+    MSGL_LAYER_SHARES_INDEX = 128,  // attends to the keys that a layer before it chose
 };
 
 typedef enum msgl_qk_norm {
@@ -54,6 +55,7 @@ typedef struct msgl_decoder_names {
     const char *gate_up; // gate and up in one tensor
     const char *mlp;     // the block of dense layers, and its products
     const char *mlp_gate, *mlp_up, *mlp_down;
+    const char *mlp_gate_up; // its gate and up in one tensor; NULL: in two, or in gate_up
     // experts: what stands before ".N.gate"; NULL: no file has a tensor for each of them.
     const char *router, *experts, *gate, *up, *down;
     // Sparse layers have the dense block beside the experts (moe_norm not NULL): its result and
@@ -98,6 +100,14 @@ typedef struct msgl_index_config {
     bool interleaved; // its pairs (2 i, 2 i + 1) rotate, not (i, i + half)
 } msgl_index_config;
 
+// Blocks of keys (kernel/index.h) that layers with MSGL_LAYER_CHOOSES_BLOCKS attend to; top_k 0:
+// there are no such layers.
+typedef struct msgl_block_index_config {
+    int32_t dim; // of index queries, of which each KV head has one, and keys
+    int32_t size, top_k, local;
+    const char *q, *k, *q_norm, *k_norm; // names of tensors behind "layers.N."
+} msgl_block_index_config;
+
 // Multi-head latent attention: dimensions of latent vectors and of a head's parts; rank 0: none.
 typedef struct msgl_latent_config {
     int32_t rank, q_rank; // of K and V; of q, 0: none
@@ -141,7 +151,17 @@ typedef struct msgl_mamba_config {
     bool beside_attention; // its layers have attention too, and both add to the stream
     float out_scale;       // then: of what it adds
     bool a_is_minus_exp;   // as in msgl_delta_config
+    float norm_eps;        // 0: rms_eps
 } msgl_mamba_config;
+
+// Blocks of attention and feed-forward that layers without MSGL_LAYER_RECURRENT have in front of
+// Mamba-2, in turn: of 2 blocks the first, third, fifth of these layers have the first one. Tensors
+// of a block are those of the first layer that has it. num 0: there are none.
+typedef struct msgl_shared_block_config {
+    int32_t num;
+    // Of the low-rank parts that each of these layers has of its own; qkv 0: none there.
+    int32_t mlp_rank, qkv_rank;
+} msgl_shared_block_config;
 
 // Kimi Delta Attention (layers/kda.h), likewise; heads 0: none.
 typedef struct msgl_kda_config {
@@ -204,10 +224,12 @@ typedef struct msgl_decoder_config {
     msgl_activation activation;
     msgl_pointwise pointwise; // of architectures with plain_mlp
     bool head_bias;           // of the product of logits
+    msgl_block_index_config blocks;
     msgl_latent_config latent;
     msgl_delta_config delta;
     msgl_conv_config conv;
     msgl_mamba_config mamba;
+    msgl_shared_block_config shared_blocks;
     msgl_kda_config kda;
     float attn_scale;                    // of scores
     float attn_softcap;                  // 0: none

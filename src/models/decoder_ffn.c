@@ -26,6 +26,7 @@ static void build_moe(const msgl_model *m, msgl_weight *experts, msgl_moe *moe)
     moe->latent_out.row_parallel = true; // of the ranks' parts of the sum
     moe->has_shared = d->shared_intermediate_size > 0;
     moe->gates_shared = d->names.shared_gate != NULL;
+    moe->shared.activation = d->activation;
     moe->shared.plain = moe->experts.plain;
     moe->shared.pointwise = d->pointwise;
     moe->shared.down.row_parallel = true;
@@ -98,6 +99,11 @@ static void declare_gate_up(const msgl_declaring *d, msgl_mlp *m, int32_t inter,
     msgl__declare_shared_rows(d, &m->gate_up, rows, 2, d->m->cfg.hidden_size, c->mlp_bias, &use);
     if (c->names.gate_up != NULL) {
         msgl__declare_rows(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, c->names.gate_up);
+        return;
+    }
+    if (c->names.mlp_gate_up != NULL) {
+        snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_gate_up);
+        msgl__declare_rows(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, tensor);
         return;
     }
     snprintf(tensor, sizeof tensor, "%s.%s", name, c->names.mlp_gate);

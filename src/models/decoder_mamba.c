@@ -21,16 +21,22 @@ static msgl_mamba layer_of(const msgl_decoder_config *d, int32_t ranks)
                         .z_scale = c->z_scale,
                         .norm = c->norm,
                         .norm_groups = msgl__shard_size(c->norm_groups, ranks),
-                        .eps = d->rms_eps};
+                        .eps = c->norm_eps > 0 ? c->norm_eps : d->rms_eps};
+}
+
+int msgl__mamba_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype act,
+                       msgl_cache_spec *out)
+{
+    const msgl_mamba m = layer_of(&c->decoder, ranks);
+    *out = msgl__states_spec(msgl__mamba_state_bytes(&m, act));
+    return 1;
 }
 
 static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
                   msgl_dtype act, msgl_cache_spec *out)
 {
     (void)layer, (void)dtype;
-    const msgl_mamba m = layer_of(&c->decoder, ranks);
-    *out = msgl__states_spec(msgl__mamba_state_bytes(&m, act));
-    return 1;
+    return msgl__mamba_caches(c, ranks, act, out);
 }
 
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
@@ -46,7 +52,7 @@ static int check(const msgl_model *m, int32_t index, msgl_err *err)
     return msgl__check_states_kernel(k->conv.run != NULL && k->ssm.run != NULL, "Mamba-2", err);
 }
 
-static void build_at(msgl_model *m, const msgl_layer_place *at, msgl_decoder_layer *layer)
+void msgl__mamba_build(msgl_model *m, const msgl_layer_place *at, msgl_decoder_layer *layer)
 {
     layer->mamba = layer_of(&m->cfg.decoder, m->target.ranks);
     layer->mamba.group = at->group;
@@ -57,7 +63,7 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
                   msgl_decoder_layer *layer)
 {
     (void)index;
-    build_at(m, at, layer);
+    msgl__mamba_build(m, at, layer);
 }
 
 // A vector of the layer, of which this rank has the ranges own [num].
@@ -67,8 +73,8 @@ static void declare_vector(const msgl_declaring *d, float **v, int32_t all, cons
     const msgl_decoder_names *n = &d->m->cfg.decoder.names;
     msgl__keep_rows(d, v, own, num);
     msgl__plan_vector(d->p, v, msgl__ranges_count(own, num));
-    msgl__plan_elements(d->p, v, 0, all, dummy, "%slayers.%d.%s.%s", n->prefix, d->layer, n->mamba,
-                        name);
+    msgl__plan_elements(d->p, v, 0, all, dummy, "%slayers.%d.%s%s.%s", n->prefix, d->layer,
+                        d->within, n->mamba, name);
 }
 
 // The convolution, its weights times what the product in is to be multiplied by: rows [3] of it are
@@ -88,7 +94,8 @@ static void declare_conv(const msgl_declaring *d, msgl_mamba *l, const msgl_rang
     msgl__plan_vector(d->p, &l->conv, msgl__ranges_count(taps, 3));
     for (int i = 0; i < 3; i++) {
         msgl__plan_elements(d->p, &l->conv, parts[i].at * c->taps, parts[i].channels * c->taps,
-                            0.5f, "%slayers.%d.%s.conv1d.weight", n->prefix, d->layer, n->mamba);
+                            0.5f, "%slayers.%d.%s%s.conv1d.weight", n->prefix, d->layer, d->within,
+                            n->mamba);
         msgl__plan_slice(d->p, all * c->taps, parts[i].at * c->taps, false);
         msgl__plan_taps(d->p, c->taps);
         msgl__plan_times(d->p, parts[i].scale);
@@ -97,7 +104,7 @@ static void declare_conv(const msgl_declaring *d, msgl_mamba *l, const msgl_rang
 }
 
 // All but the output projection.
-static void declare_inner(const msgl_declaring *d, msgl_decoder_layer *layer)
+void msgl__mamba_declare(const msgl_declaring *d, msgl_decoder_layer *layer)
 {
     const msgl_mamba_config *c = &d->m->cfg.decoder.mamba;
     msgl_mamba *l = &layer->mamba;
@@ -130,7 +137,7 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
     const msgl_mamba *l = &layer->mamba;
     char name[48];
     snprintf(name, sizeof name, "%s.out_proj", d->m->cfg.decoder.names.mamba);
-    declare_inner(d, layer);
+    msgl__mamba_declare(d, layer);
     msgl__declare_out(d, layer, l->heads * l->head_dim, d->m->cfg.decoder.mamba.out_bias, name);
 }
 
@@ -167,7 +174,7 @@ static void beside_build(msgl_model *m, int32_t index, const msgl_layer_place *a
                          msgl_decoder_layer *layer)
 {
     msgl__mixer_attention.build(m, index, at, layer);
-    build_at(m, at + 1, layer);
+    msgl__mamba_build(m, at + 1, layer);
 }
 
 static void beside_declare(const msgl_declaring *d, msgl_decoder_layer *layer)
@@ -176,7 +183,7 @@ static void beside_declare(const msgl_declaring *d, msgl_decoder_layer *layer)
     const int32_t width = l->heads * l->head_dim;
     char name[48];
     snprintf(name, sizeof name, "%s.out_proj", d->m->cfg.decoder.names.mamba);
-    declare_inner(d, layer);
+    msgl__mamba_declare(d, layer);
     msgl__declare_out_to(d, &layer->mamba_out, &layer->mamba_join, width,
                          d->m->cfg.decoder.mamba.out_bias, name);
     msgl__mixer_attention.declare(d, layer);

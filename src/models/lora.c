@@ -54,6 +54,9 @@ static const msgl_linear *linear_of(const msgl_model *m, const msgl_weight *w, b
 {
     const msgl_linear *found = NULL;
     *adds = false;
+    for (size_t i = 0; i < m->plan.num_same; i++) {
+        if (m->plan.same[i].of == w) return NULL; // products of several layers
+    }
     for (int32_t i = 0; i < m->products.num; i++) {
         if (&m->products.list[i].linear->w != w) continue;
         found = m->products.list[i].linear;

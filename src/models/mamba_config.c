@@ -61,7 +61,7 @@ void msgl__mamba_read(msgl_json_reader *r, msgl_model_config *c, const msgl_mamb
         snprintf(allowed, sizeof allowed, "a divisor of %s %d", k->heads.key, (int)m->heads);
         msgl__json_reject(r, MSGL_EFORMAT, k->groups.key, msgl__json_get(r, k->groups.key),
                           allowed);
-    } else if (c->decoder.activation != MSGL_SILU) {
+    } else if (!k->own_silu && c->decoder.activation != MSGL_SILU) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "hidden_act", msgl__json_get(r, "hidden_act"),
                           "silu, for Mamba-2");
     }

@@ -16,6 +16,7 @@ typedef struct msgl_mamba_keys {
     // head_dim: usual 0: expand hidden_size / heads, as for "auto".
     msgl_mamba_field heads, groups, head_dim, state_dim, taps, expand;
     const char *conv_bias, *proj_bias; // true, false where they are missing
+    bool own_silu;                     // whatever hidden_act says of other blocks
     const char *width;                 // of all heads, in place of expand hidden_size; or NULL
 } msgl_mamba_keys;
 

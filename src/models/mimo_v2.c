@@ -26,9 +26,7 @@ static void read_windows(msgl_json_reader *r, msgl_model_config *c)
 static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
 {
     if (msgl__decoder_read_mlp_layer_types(r, c)) return;
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        c->decoder.layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
-    }
+    msgl__decoder_clear_layers(c, MSGL_LAYER_SPARSE);
     if (msgl__decoder_read_bits(r, c, "moe_layer_freq", 1, MSGL_LAYER_SPARSE)) return;
     msgl__decoder_set_layers(c, 1, MSGL_LAYER_SPARSE);
 }

@@ -5,18 +5,6 @@
 #include "models/archs.h"
 #include "models/decoder.h"
 
-// Hubs say how many dimensions of a head rotate where others say which share of them.
-static void read_rotary_dim(msgl_json_reader *r, msgl_model_config *c)
-{
-    const int32_t dim = c->ropes[0].dim;
-    if (dim < c->head_dim) return; // a share is given, which counts
-    c->ropes[0].dim = msgl__json_int_or(r, "rotary_dim", 2, c->head_dim, dim);
-    if (r->status == 0 && c->ropes[0].dim % 2 != 0) {
-        msgl__json_reject(r, MSGL_EFORMAT, "rotary_dim", msgl__json_get(r, "rotary_dim"),
-                          "an even number");
-    }
-}
-
 static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
@@ -29,7 +17,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->names.up = "w3";
     d->names.down = "w2";
     d->qk_norm = MSGL_QK_NORM_ALL;
-    read_rotary_dim(r, c);
+    msgl__decoder_read_rotary_dim(r, c);
     msgl__decoder_read_experts(r, c, "intermediate_size");
     d->router.scoring = MSGL_SCORE_SIGMOID;
     d->router.norm_topk = true;

@@ -240,6 +240,7 @@ int msgl__model_open(msgl_model *m, const char *dir, bool dummy, msgl_err *err)
     m->plan.forms = NULL;
     m->kept = m->plan.keeps;
     if (m->cfg.tie_embeddings) m->lm_head.w = m->embed;
+    msgl__plan_take_same(&m->plan);
     return kept == 0 ? read_draft_ids(m, dir, err) : kept;
 }
 

@@ -50,6 +50,7 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_falcon_h1,
     &msgl__arch_kimi_linear,
     &msgl__arch_nemotron_h,
+    &msgl__arch_zamba2,
     &msgl__arch_gpt_oss,
     &msgl__arch_llama4,
     &msgl__arch_llama4_conditional,
@@ -71,6 +72,8 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_qwen3_vl_moe,
     &msgl__arch_glm4_moe,
     &msgl__arch_minimax_m2,
+    &msgl__arch_minimax_m3,
+    &msgl__arch_minimax_m3_conditional,
     &msgl__arch_seed_oss,
     &msgl__arch_olmo3,
     &msgl__arch_olmoe,
@@ -86,6 +89,27 @@ static const msgl_arch *const ARCHS[] = {
 // Draft heads, which are no models by themselves.
 static const msgl_arch *const HEADS[] = {&msgl__arch_eagle3, &msgl__arch_eagle3_speculators,
                                          &msgl__arch_qwen3_mtp};
+
+// Architectures whose layers are not all there.
+static const struct {
+    const char *name, *missing;
+} UNFINISHED[] = {
+    {"DeepseekV4ForCausalLM", "keys compressed by 4 and by 128 tokens, streams mixed by "
+                              "hyper-connections, and experts chosen "
+                              "by a table of token ids"},
+    {"Qwen4ExpForCausalLM",
+     "gated residual streams, embeddings of n-grams, and an index over means of keys"},
+    {"Qwen4ExpForConditionalGeneration",
+     "gated residual streams, embeddings of n-grams, and an index over means of keys"},
+};
+
+const char *msgl__arch_missing(const char *name)
+{
+    for (size_t i = 0; i < MSGL_COUNT(UNFINISHED); i++) {
+        if (strcmp(name, UNFINISHED[i].name) == 0) return UNFINISHED[i].missing;
+    }
+    return NULL;
+}
 
 int msgl__arch_count(void)
 {

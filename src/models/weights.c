@@ -31,6 +31,7 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
     msgl__free(p->places);
     msgl__free(p->scales);
     msgl__free(p->ones);
+    msgl__free(p->same);
     msgl__free(p->kept);
     msgl__free(p->planned);
     msgl__free(p->parts);
@@ -192,6 +193,18 @@ void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k
     plan_weight(p, w, false, n, k);
 }
 
+void msgl__plan_take_same(const msgl_weight_plan *p)
+{
+    for (size_t i = 0; i < p->num_same; i++) *p->same[i].to = *p->same[i].of;
+}
+
+void msgl__plan_same_weight(msgl_weight_plan *p, msgl_weight *to, const msgl_weight *of)
+{
+    if (!grow(p, (void **)&p->same, p->num_same, &p->cap_same, sizeof *p->same)) return;
+    p->same[p->num_same++] = (msgl_same_weight){.to = to, .of = of};
+    *to = *of;
+}
+
 void msgl__plan_exact_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k)
 {
     plan_weight(p, w, true, n, k);
@@ -329,6 +342,7 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
         void *const at = (char *)region + p->places[i].offset;
         memcpy(p->places[i].where, &at, sizeof at); // a float * or a void *
     }
+    msgl__plan_take_same(p);
 }
 
 bool msgl__columns_first(const msgl_wanted *w, const msgl_tensor *t)

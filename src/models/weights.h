@@ -87,6 +87,12 @@ typedef struct msgl_optional_scale {
     float *to;
 } msgl_optional_scale;
 
+// Two weights that are one in the file and in memory: *to is what *of is.
+typedef struct msgl_same_weight {
+    msgl_weight *to;
+    const msgl_weight *of;
+} msgl_same_weight;
+
 // A vector of n ones that no tensor says anything about.
 typedef struct msgl_ones {
     float **vector;
@@ -140,6 +146,8 @@ typedef struct msgl_weight_plan {
     size_t num_scales, cap_scales;
     msgl_ones *ones;
     size_t num_ones, cap_ones;
+    msgl_same_weight *same;
+    size_t num_same, cap_same;
     size_t bytes;   // of the region
     bool collapsed; // without a checkpoint: routers are 0, and all tokens go to the same experts
     msgl_err *err;
@@ -161,6 +169,10 @@ void msgl__plan_keep(msgl_weight_plan *p, const void *what, const msgl_kept *kep
 // is until the plan was placed. n 0: another rank's, which has no place; its tensors have to be
 // there.
 void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k);
+// *to is `of`, which was declared before: its rows, its format and its place.
+void msgl__plan_same_weight(msgl_weight_plan *p, msgl_weight *to, const msgl_weight *of);
+// Does so again, when formats or places are others.
+void msgl__plan_take_same(const msgl_weight_plan *p);
 // The same for a small one on which choices depend, such as a router.
 void msgl__plan_exact_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k);
 void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t rows,

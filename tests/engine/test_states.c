@@ -157,6 +157,7 @@ static void test_saves(void **state)
     check_saves(MODEL("qwen3_5"));
     check_saves(MODEL("granite_hybrid"));
     check_saves(MODEL("nemotron_h_moe"));
+    check_saves(MODEL("zamba2"));
 }
 
 static void test_answers(void **state)
@@ -167,6 +168,7 @@ static void test_answers(void **state)
     check_answers(MODEL("lfm2"));
     check_answers(MODEL("granite_hybrid"));
     check_answers(MODEL("nemotron_h_latent"));
+    check_answers(MODEL("zamba2"));
 }
 
 static void expect_refused(harness *h, int32_t cached_len, int32_t load,

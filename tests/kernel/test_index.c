@@ -274,6 +274,126 @@ static void test_ties(void **state)
     free(broken), free(s.q), free(s.weights);
 }
 
+enum { OF_BLOCKS = 2, SIZE = 10, BLOCKS_K = 6, LOCAL = 2, LIST = SIZE * BLOCKS_K };
+
+// Of up to MSGL_INDEX_ROWS tokens of a step from `first` on, whose queries are the first OF_BLOCKS
+// of each.
+static choice choose_blocks(const fixture *f, step *s, const msgl_kernels *k, msgl_pool *pool,
+                            int32_t first, int32_t tokens)
+{
+    msgl_exec x = {.pool = pool};
+    const size_t lists = OF_BLOCKS * (size_t)tokens;
+    choice c = {.slots = calloc(lists * LIST, sizeof *c.slots),
+                .counts = calloc(lists, sizeof *c.counts)};
+    const int32_t max_blocks = KEYS / SIZE + 1;
+    float *scores = malloc(sizeof *scores * MSGL_INDEX_ROWS * OF_BLOCKS * (size_t)max_blocks);
+    s->seqs.cu_seqlens_q = s->cu;
+    s->seqs.seqlens_k = s->lens;
+    s->seqs.table_rows = s->rows;
+    const msgl_index_blocks_call call = {.seqs = &s->seqs,
+                                         .first = first,
+                                         .tokens = tokens,
+                                         .heads = OF_BLOCKS,
+                                         .dim = DIM,
+                                         .size = SIZE,
+                                         .top_k = BLOCKS_K,
+                                         .local = LOCAL,
+                                         .q = s->q,
+                                         .ld_q = HEADS * DIM,
+                                         .dtype = MSGL_F32,
+                                         .pool = f->pool,
+                                         .pages = f->pages,
+                                         .page_stride = STRIDE,
+                                         .page_size = PAGE,
+                                         .scores = scores,
+                                         .max_blocks = max_blocks,
+                                         .keys = c.slots,
+                                         .counts = c.counts};
+    k->index.choose_blocks(&x, &call);
+    free(scores);
+    return c;
+}
+
+// Of head h's token, whose last key is n - 1, the best product with a key of block b.
+static double block_score(const fixture *f, const step *s, int row, int token, int h, int b, int n)
+{
+    double best = -INFINITY;
+    for (int p = b * SIZE; p < (b + 1) * SIZE && p < n; p++) {
+        const float *k = f->keys + ((size_t)row * KEYS + (size_t)p) * DIM;
+        double dot = 0;
+        for (int d = 0; d < DIM; d++) {
+            dot += (double)s->q[((size_t)token * HEADS + (size_t)h) * DIM + (size_t)d] * k[d];
+        }
+        best = dot > best ? dot : best;
+    }
+    return best;
+}
+
+// Whole blocks in order, the last of them up to the token; the last LOCAL ones among them; and none
+// that was left out is better than one of the others by more than rounding.
+static void check_blocks(const fixture *f, const step *s, int row, int token, int h, int n,
+                         const int32_t *keys, int count)
+{
+    const int blocks = (n + SIZE - 1) / SIZE;
+    double worst = INFINITY, best = -INFINITY;
+    int at = 0, chosen = 0;
+    for (int b = 0; b < blocks; b++) {
+        const double v = block_score(f, s, row, token, h, b, n);
+        const int first = f->pages[row * STRIDE + b * SIZE / PAGE] * PAGE + b * SIZE % PAGE;
+        if (at == count || keys[at] != first * OF_BLOCKS + h) {
+            assert_true(b < blocks - LOCAL);
+            best = v > best ? v : best;
+            continue;
+        }
+        for (int p = b * SIZE; p < (b + 1) * SIZE && p < n; p++, at++) {
+            const int slot = f->pages[row * STRIDE + p / PAGE] * PAGE + p % PAGE;
+            assert_int_equal(keys[at], slot * OF_BLOCKS + h);
+        }
+        if (b < blocks - LOCAL) worst = v < worst ? v : worst;
+        chosen++;
+    }
+    assert_int_equal(at, count);
+    assert_int_equal(chosen, blocks < BLOCKS_K ? blocks : BLOCKS_K);
+    assert_true(best <= worst + 1e-4);
+}
+
+// At every level, on any number of threads; and alone a token chooses what it chooses in a chunk.
+static void test_blocks(void **state)
+{
+    fixture *f = *state;
+    static const int32_t before[] = {1500, 0, 90}, added[] = {1, 70, 37};
+    step s = step_new(f, before, added);
+    for (int level = 0; level <= msgl__cpu_level_detect(); level++) {
+        msgl_kernels k;
+        msgl__kernels_init_cpu(&k, (msgl_cpu_level)level);
+        for (int32_t first = 0; first < s.cu[ROWS]; first += MSGL_INDEX_ROWS) {
+            const int32_t left = s.cu[ROWS] - first,
+                          n = left < MSGL_INDEX_ROWS ? left : MSGL_INDEX_ROWS;
+            choice one = choose_blocks(f, &s, &k, f->one, first, n);
+            choice two = choose_blocks(f, &s, &k, f->two, first, n);
+            const size_t lists = OF_BLOCKS * (size_t)n;
+            assert_memory_equal(one.counts, two.counts, lists * sizeof *one.counts);
+            assert_memory_equal(one.slots, two.slots, lists * LIST * sizeof *one.slots);
+            for (int32_t t = first; t < first + n; t++) {
+                int r = 0;
+                while (s.cu[r + 1] <= t) r++;
+                const int keys = before[r] + t - s.cu[r] + 1;
+                choice alone = choose_blocks(f, &s, &k, f->one, t, 1);
+                for (int h = 0; h < OF_BLOCKS; h++) {
+                    const size_t at = (size_t)h * (size_t)n + (size_t)(t - first);
+                    check_blocks(f, &s, r, t, h, keys, one.slots + at * LIST, one.counts[at]);
+                    assert_int_equal(alone.counts[h], one.counts[at]);
+                    assert_memory_equal(alone.slots + (size_t)h * LIST, one.slots + at * LIST,
+                                        (size_t)one.counts[at] * sizeof *one.slots);
+                }
+                choice_free(&alone);
+            }
+            choice_free(&one), choice_free(&two);
+        }
+    }
+    free(s.q), free(s.weights);
+}
+
 static double rotated(const double *in, const float *cos_sin, int i)
 {
     if (i >= 2 * HALF) return in[i];
@@ -337,6 +457,56 @@ static void test_stores(void **state)
     free(q), free(k), free(weight), free(bias), free(angles);
 }
 
+// Without a bias keys have an RMS norm, and queries one of their own.
+static void test_stores_normed(void **state)
+{
+    fixture *f = *state;
+    enum { TOKENS = 3 };
+    static const int32_t slots[TOKENS] = {9, 2, 30};
+    float *qk = uniform(&f->rng, TOKENS * (HEADS + 1) * DIM), *weight = uniform(&f->rng, 2 * DIM);
+    float *angles = uniform(&f->rng, TOKENS * 2 * HALF);
+    const size_t ld = (HEADS + 1) * DIM;
+    for (int level = 0; level <= msgl__cpu_level_detect(); level++) {
+        float rows[TOKENS * (HEADS + 1) * DIM], pool[64 * DIM] = {0};
+        memcpy(rows, qk, sizeof rows);
+        msgl_kernels kernels;
+        msgl_exec x = {.pool = f->two};
+        msgl__kernels_init_cpu(&kernels, (msgl_cpu_level)level);
+        const msgl_index_store_call c = {.tokens = TOKENS,
+                                         .heads = HEADS,
+                                         .dim = DIM,
+                                         .half = HALF,
+                                         .q = rows,
+                                         .ld_q = ld,
+                                         .k = rows + HEADS * DIM,
+                                         .ld_k = ld,
+                                         .k_weight = weight,
+                                         .q_weight = weight + DIM,
+                                         .eps = 1e-6f,
+                                         .cos_sin = angles,
+                                         .dtype = MSGL_F32,
+                                         .pool = pool,
+                                         .slots = slots};
+        kernels.index.store(&x, &c);
+        for (int t = 0; t < TOKENS; t++) {
+            for (int h = 0; h <= HEADS; h++) {
+                const float *in = qk + (size_t)t * ld + h * DIM;
+                const float *is =
+                    h < HEADS ? rows + (size_t)t * ld + h * DIM : pool + slots[t] * DIM;
+                const float *w = h < HEADS ? weight + DIM : weight;
+                double squares = 0, normed[DIM];
+                for (int i = 0; i < DIM; i++) squares += (double)in[i] * in[i] / DIM;
+                for (int i = 0; i < DIM; i++) normed[i] = in[i] / sqrt(squares + 1e-6) * w[i];
+                for (int i = 0; i < DIM; i++) {
+                    const double want = rotated(normed, angles + t * 2 * HALF, i);
+                    assert_true(fabs((double)is[i] - want) < 1e-5);
+                }
+            }
+        }
+    }
+    free(qk), free(weight), free(angles);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,7 +514,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cuts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_half, setup, teardown),
         cmocka_unit_test_setup_teardown(test_ties, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_blocks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stores, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stores_normed, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,6 +106,7 @@ static const struct {
       {"moe_intermediate_size", "16"},
       {"hidden_size_per_layer_input", "8"},
       {"global_head_dim", "16"}}},
+    {{"Zamba2"}, {{"layers_block_type", "[\"mamba\", \"hybrid\"]"}, {"n_mamba_heads", "2"}}},
     // Both kinds of layers; of Qwen3-Next, by default, linear attention alone.
     {{"Qwen3_5"}, {{"full_attention_interval", "2"}}},
 };

@@ -49,6 +49,8 @@ static const struct {
     {"Llama4ForConditionalGeneration", "router_jitter_noise"},
     {"MixtralForCausalLM", "router_jitter_noise"},
     {"MiniMaxM2ForCausalLM", "router_jitter_noise"},
+    {"MiniMaxM3VLForCausalLM", "router_jitter_noise"},
+    {"MiniMaxM3SparseForConditionalGeneration", "router_jitter_noise"},
     {"DeepseekV3ForCausalLM", "num_nextn_predict_layers"},
     {"Glm4MoeForCausalLM", "num_nextn_predict_layers"},
     {"KimiK25ForConditionalGeneration", "num_nextn_predict_layers"},
@@ -67,6 +69,7 @@ static const struct {
     {"Llama4ForConditionalGeneration", "eos_token_id"},
     {"KimiK25ForConditionalGeneration", "eos_token_id"},
     {"Mistral3ForConditionalGeneration", "eos_token_id"},
+    {"MiniMaxM3SparseForConditionalGeneration", "eos_token_id"},
     {"Qwen3VLMoeForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5ForConditionalGeneration", "eos_token_id"},
     {"Qwen3_5MoeForConditionalGeneration", "eos_token_id"},
@@ -86,6 +89,13 @@ static const struct {
     {"NemotronHForCausalLM", "mamba_proj_bias"}, // use_bias says it
     {"NemotronHForCausalLM", "sliding_window"},  // no layer has one
     {"NemotronHForCausalLM", "num_nextn_predict_layers"},
+    // Computed by the class from others, or not looked at.
+    {"Zamba2ForCausalLM", "attention_head_dim"},
+    {"Zamba2ForCausalLM", "attention_hidden_size"},
+    {"Zamba2ForCausalLM", "kv_channels"},
+    {"Zamba2ForCausalLM", "num_query_groups"},
+    {"Zamba2ForCausalLM", "use_conv_bias"},
+    {"Zamba2ForCausalLM", "use_mem_eff_path"},
 };
 
 static bool is_listed(const char *arch, const char *key)
@@ -109,6 +119,14 @@ static json_t *full_config(const char *arch)
     json_t *c = small_config(arch), *text = json_object_get(c, "text_config");
     if (strcmp(arch, "DeepseekV2ForCausalLM") == 0) {
         set_field(c, "topk_method", "\"group_limited_greedy\"");
+    }
+    if (strncmp(arch, "MiniMaxM3", 9) == 0) {
+        set_field(text != NULL ? text : c, "layer_types",
+                  "[\"full_attention\", \"minimax_m3_sparse\", \"full_attention\", "
+                  "\"minimax_m3_sparse\"]");
+    }
+    if (strcmp(arch, "Zamba2ForCausalLM") == 0) {
+        set_field(c, "layers_block_type", "[\"mamba\", \"hybrid\", \"mamba\", \"hybrid\"]");
     }
     if (strcmp(arch, "Phi3ForCausalLM") == 0) {
         set_field(c, "rope_scaling",

@@ -509,8 +509,9 @@ static void test_windows(void **state)
 static void test_states(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen3_next", "qwen3_5", "lfm2", "granite_hybrid"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const models[] = {"qwen3_next", "qwen3_5", "lfm2", "granite_hybrid",
+                                         "zamba2"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
         v.model = models[i];
         v.interval = 16;
@@ -536,19 +537,22 @@ static void test_states(void **state)
     }
 }
 
-// A model that keeps latent vectors.
+// Models that keep latent vectors, or keys of an index beside K and V.
 static void test_latent(void **state)
 {
     (void)state;
-    setting v = together(MSGL_CACHE_RADIX, 6, 16, 20);
-    v.model = "deepseek_v3";
-    v.overlap = true;
-    v.max_prefill = 7;
-    compare(&v);
-    v = together(MSGL_CACHE_RADIX, 6, 1, 220);
-    v.model = "deepseek_v3";
-    v.long_answers = true;
-    assert_true(compare(&v) > 2);
+    static const char *const models[] = {"deepseek_v3", "minimax_m3"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        setting v = together(MSGL_CACHE_RADIX, 6, 16, 20);
+        v.model = models[i];
+        v.overlap = true;
+        v.max_prefill = 7;
+        compare(&v);
+        v = together(MSGL_CACHE_RADIX, 6, 1, 220);
+        v.model = models[i];
+        v.long_answers = true;
+        assert_true(compare(&v) > 2);
+    }
 }
 
 // Requests that go back to the queue continue with the counts and the bias that they had.
