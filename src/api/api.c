@@ -188,6 +188,7 @@ int msgl__gen_request_detach(msgl_gen_request *r)
     r->chat.force_name = NULL;
     r->pairs.instruct = NULL;
     r->fill = NULL;
+    r->before = r->behind = NULL;
     return 0;
 }
 
@@ -336,6 +337,7 @@ static int check_pooling(const msgl_endpoint *ep, const msgl_api_config *cfg, ms
 {
     const bool answers = cfg->pooled_size == 0;
     if (ep->put_begin == NULL && ep->put_all == NULL) return 0;
+    if (ep->lists && answers) return 0; // parse says what it can be asked for
     if (cfg->classifies || ep->classifies) return check_labels(ep, cfg, e);
     if (ep->pooled && !answers && (ep->put_all != NULL || !cfg->reranks)) return 0;
     if (!ep->pooled && answers) return 0;

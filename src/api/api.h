@@ -172,15 +172,16 @@ typedef struct msgl_gen_request {
     json_t *root; // the body; owns strings and chat.vars' values until msgl__gen_request_detach
     msgl_json_room room;
     // The prompts.
-    msgl_prompt *prompts;         // of no chat; detached: with echo and keep_texts only
-    int num_prompts;              // of a chat: 1
-    msgl_chat_request chat;       // of a chat
-    msgl_pair_request pairs;      // of a reranker
-    const char *before;           // each prompt that is a text: of cfg->prompts; NULL: nothing
-    const char *const *labels;    // of a model that classifies: msgl_api_config's
-    bool multi_label;             // the same
-    const json_t *fill;           // of a gap: its parts, an object in root; NULL: there is none
-    bool keep_texts;              // of prompts: the answer shows them
+    msgl_prompt *prompts;    // of no chat; detached: with echo and keep_texts only
+    int num_prompts;         // of a chat: 1
+    msgl_chat_request chat;  // of a chat
+    msgl_pair_request pairs; // of a reranker
+    const char *before,
+        *behind;               // each prompt that is a text, in root or cfg->prompts; NULL: nothing
+    const char *const *labels; // of a model that classifies: msgl_api_config's
+    bool multi_label;          // the same
+    const json_t *fill;        // of a gap: its parts, an object in root; NULL: there is none
+    bool keep_texts;           // of prompts: the answer shows them
     bool without_special_tokens;  // prompts that are texts get no BOS and the like
     bool special_tokens_are_text; // special tokens that prompts spell stay text
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit

@@ -97,9 +97,10 @@ struct msgl_endpoint {
     int (*put_job)(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out);
 
     // 4. The job goes on to the engine, and its tokens come back as an answer or a stream.
-    bool pooled;           // or, of an engine that pools, values: there are no streams of them
-    bool classifies;       // with pooled: they are labels', of a model that has some
-    const char *id_prefix; // of the answer's id
+    bool pooled;     // or, of an engine that pools, values: there are no streams of them
+    bool classifies; // with pooled: they are labels', of a model that has some
+    bool lists; // with pooled: of an engine that answers, too, the log-probabilities of some tokens
+    const char *id_prefix;              // of the answer's id
     const msgl_logprobs_form *logprobs; // NULL: parse never asks for any
     // A prompt's log-probabilities stand in the answer once, with the first choice's.
     bool prompt_logprobs_once;

@@ -159,21 +159,25 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
     return rc;
 }
 
-// A text behind what the model wants before it, as one text.
-static int encode_behind(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_prompt *p,
-                         const char *field, size_t max_ids, msgl_ids *ids)
+// A text between others, as one.
+static int encode_between(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_prompt *p,
+                          const char *field, size_t max_ids, msgl_ids *ids)
 {
-    const size_t n = strlen(j->req.before), before = j->claim.bytes;
+    const char *before = j->req.before == NULL ? "" : j->req.before;
+    const char *behind = j->req.behind == NULL ? "" : j->req.behind;
+    const size_t n = strlen(before), end = strlen(behind), len = n + p->len + end;
+    const size_t claimed = j->claim.bytes;
     const msgl_encode_opts opts = {.add_special = true, .max_ids = max_ids};
-    int rc = msgl__claim_add(&j->claim, MSGL_BUDGET_PROMPT, n + p->len);
+    int rc = msgl__claim_add(&j->claim, MSGL_BUDGET_PROMPT, len);
     if (rc != 0) return msgl__api_fail_memory(&j->error, rc);
-    char *both = msgl__malloc(n + p->len);
-    if (both == NULL) return msgl__api_oom(&j->error);
-    memcpy(both, j->req.before, n);
-    memcpy(both + n, p->text, p->len);
-    rc = encode(j, tokenizer, field, both, n + p->len, &opts, ids);
-    msgl__free(both);
-    msgl__claim_count(&j->claim, before + ids->cap * sizeof ids->data[0]);
+    char *all = msgl__malloc(len);
+    if (all == NULL) return msgl__api_oom(&j->error);
+    memcpy(all, before, n);
+    memcpy(all + n, p->text, p->len);
+    memcpy(all + n + p->len, behind, end);
+    rc = encode(j, tokenizer, field, all, len, &opts, ids);
+    msgl__free(all);
+    msgl__claim_count(&j->claim, claimed + ids->cap * sizeof ids->data[0]);
     return rc;
 }
 
@@ -185,7 +189,8 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
         p->ids = NULL;
         return 0;
     }
-    if (j->req.before != NULL) return encode_behind(j, tokenizer, p, field, max_ids, ids);
+    if (j->req.before != NULL || j->req.behind != NULL)
+        return encode_between(j, tokenizer, p, field, max_ids, ids);
     const msgl_text_span all = {0, p->len};
     const msgl_encode_opts opts = {.add_special = !j->req.without_special_tokens,
                                    .untrusted = &all,
@@ -283,7 +288,7 @@ static int check_least(msgl_job *j, size_t n)
 
 static int check_length(msgl_job *j, const msgl_endpoint *ep, const char *param, size_t n)
 {
-    const bool answered = !ep->pooled;
+    const bool answered = !ep->pooled || j->config.pooled_size == 0;
     if (n == 0) {
         return msgl__api_fail(&j->error, 400, param, "invalid_value",
                               "'%s' has no tokens; it must have at least one.", param);

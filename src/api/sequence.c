@@ -282,7 +282,9 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
 {
     if (s->finish != NULL) return 0;
     const int32_t own = e->num_logprobs > 0 ? e->num_values / e->num_logprobs : 0; // beside a row
-    int rc = e->num_values > 0 && own == 0 && s->values == NULL ? keep_values(s, e) : 0;
+    const bool keeps =
+        own == 0 || s->req->ep->lists; // of one row, the values of the tokens it lists
+    int rc = e->num_values > 0 && keeps && s->values == NULL ? keep_values(s, e) : 0;
     if (rc != 0) return rc;
     if (!s->started) rc = prompt_row(s, NULL, NULL);
     s->started = true;

@@ -51,8 +51,8 @@ def write_reranker(out, yes, no, template=None):
         (out / "chat_template.jinja").write_text(template)
 
 
-def near(got, want):
-    return len(got) == len(want) and all(abs(a - b) < 1e-4 for a, b in zip(got, want))
+def near(got, want, most=1e-4):
+    return len(got) == len(want) and all(abs(a - b) < most for a, b in zip(got, want))
 
 
 def ranked(answer):
@@ -85,6 +85,46 @@ def probability(server, prompt, yes, no):
     return 1 / (1 + math.exp(logs[1] - logs[0]))
 
 
+def log_probability(server, prompt, token):
+    choice = server.post("/v1/completions", prompt=prompt, max_tokens=1, logprobs=0, temperature=0, allowed_token_ids=[token])["choices"][0]
+    return choice["logprobs"]["token_logprobs"][0]
+
+
+def token_scores(server, labels):
+    """SGLang's form of /v1/score, against what /v1/completions says of each token behind the same prompts."""
+    items = [" Beijing", " Paris. Yes or no?", " 4"]
+    for item_first in (False, True):
+        logs = [[log_probability(server, item + QUERY if item_first else QUERY + item, t) for t in labels] for item in items]
+        for softmax in (False, True):
+            body = {"query": QUERY, "items": items, "label_token_ids": labels, "apply_softmax": softmax, "item_first": item_first}
+            answer = server.post("/v1/score", **body)
+            want = [[math.exp(v) for v in row] for row in logs]
+            if softmax:
+                want = [[v / sum(row) for v in row] for row in want]
+            check(answer["object"] == "scoring" and all(near(g, w, 1e-5 if softmax else 1e-6) for g, w in zip(answer["scores"], want)),
+                  "scores of tokens%s%s" % (", softmax" * softmax, ", items first" * item_first))
+            check(len(answer["scores"]) == len(items) and answer["usage"]["prompt_tokens"] > len(items), "of all items")
+    ids = [server.post("/tokenize", prompt=t)["tokens"] for t in [QUERY] + items]
+    of_ids = server.post("/score", query=ids[0], items=ids[1:], label_token_ids=labels)
+    want = [[math.exp(log_probability(server, ids[0] + i, t)) for t in labels] for i in ids[1:]]
+    check(all(near(g, w, 1e-6) for g, w in zip(of_ids["scores"], want)), "ids in place of texts")
+    one = server.post("/v1/score", query=QUERY, items=items[0], label_token_ids=labels[:1], apply_softmax=True)
+    check(one["scores"] == [[1]], "one item, one token: %s" % one["scores"])
+    many = server.post("/v1/score", query=QUERY, items=items * 100, label_token_ids=labels, apply_softmax=True)
+    check(len(many["scores"]) == 300 and all(near(many["scores"][i], many["scores"][i % 3], 1e-5) for i in range(300)), "300 items")
+    for field, body in (("label_token_ids", {"query": "a", "items": ["b"]}),
+                        ("label_token_ids", {"query": "a", "items": ["b"], "label_token_ids": []}),
+                        ("label_token_ids", {"query": "a", "items": ["b"], "label_token_ids": [1 << 24]}),
+                        ("label_token_ids", {"query": "a", "items": ["b"], "label_token_ids": [1] * 2049}),
+                        ("query", {"items": ["b"], "label_token_ids": [1]}),
+                        ("items", {"query": "a", "label_token_ids": [1]}),
+                        ("items", {"query": "a", "items": [[1]], "label_token_ids": [1]}),
+                        ("items", {"query": [1], "items": ["a"], "label_token_ids": [1]}),
+                        ("items[1]", {"query": "a", "items": ["b", "fox " * 5000], "label_token_ids": [1]})):
+        error = server.post("/v1/score", **body)["error"]
+        check(error["param"] == field, "%s: %s" % (field, error["message"]))
+
+
 def words(server):
     ids = [server.post("/tokenize", prompt=word, add_special_tokens=False)["tokens"] for word in ("yes", "no")]
     check([len(i) for i in ids] == [1, 1], "yes and no are tokens: %s" % ids)
@@ -93,6 +133,7 @@ def words(server):
 
 with tempfile.TemporaryDirectory() as name, Server(MODEL) as answers:
     yes_id, no_id = words(answers)
+    token_scores(answers, [yes_id, no_id, yes_id + 7])
     reply = answers.post("/v1/rerank", query="a", documents=["b"])
     check("makes embeddings or ranks documents" in reply["error"]["message"], "a model that answers refuses")
     wants = {}

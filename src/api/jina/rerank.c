@@ -13,6 +13,7 @@
 #include "api/fields.h"
 #include "api/json.h"
 #include "api/pair_prompt.h"
+#include "api/sglang/score.h"
 
 enum { MAX_TEXTS = MSGL_API_MAX_PROMPTS };
 
@@ -54,8 +55,11 @@ static const msgl_field_row score_rows[] = {
     MSGL_ROW_CACHE_SALT,
     {0},
 };
-static const msgl_fields score_fields = {.read = score_rows, .refused = refused};
-static const msgl_fields *const score_objects[] = {&score_fields, NULL};
+static const msgl_fields score_fields = {
+    .title = "vLLM's form, of a model that makes embeddings or ranks",
+    .read = score_rows,
+    .refused = refused};
+static const msgl_fields *const score_objects[] = {&score_fields, &msgl__token_score_fields, NULL};
 
 // --- bodies ---
 
@@ -186,9 +190,24 @@ static int parse_rerank(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     return parse_texts(&queries, &documents, cfg, out, e);
 }
 
+// Fields of /score alone.
+typedef struct token_scores {
+    bool on, softmax; // in SGLang's form
+} token_scores;
+static const msgl_own_fields score_own = {.size = sizeof(token_scores)};
+
 static int parse_score(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                        msgl_api_error *e)
 {
+    token_scores *own = out->own;
+    own->on = cfg->pooled_size == 0;
+    if (own->on && msgl__field(o, "label_token_ids") == NULL) {
+        return msgl__api_fail(e, 400, "label_token_ids", "missing_required_parameter",
+                              "This server answers: it scores by 'label_token_ids' (SGLang's "
+                              "form). Without them a model is needed that makes embeddings or "
+                              "ranks documents.");
+    }
+    if (own->on) return msgl__token_scores_parse(o, cfg, out, &own->softmax, e);
     int rc = msgl__check_fields(o, &score_fields, cfg, cfg->unknown_fields, &out->unknown, e);
     if (rc == 0) rc = parse_instruct(o, cfg, out, e);
     if (rc < 0) return rc;
@@ -213,6 +232,10 @@ static void name_document(const msgl_gen_request *r, int prompt, char *out, size
 
 static void name_text(const msgl_gen_request *r, int prompt, char *out, size_t size)
 {
+    if (((const token_scores *)r->own)->on) {
+        name_one("items", prompt, out, size);
+        return;
+    }
     const bool first = prompt >= r->pairs.num_documents;
     name_one(first ? "text_1" : "text_2", first ? prompt - r->pairs.num_documents : prompt, out,
              size);
@@ -300,6 +323,8 @@ static int put_results(const msgl_reply *r, const msgl_sequence *const *all, int
 static int put_scores(const msgl_reply *r, const msgl_sequence *const *all, int64_t cached,
                       msgl_strbuf *out)
 {
+    const token_scores *own = r->req->own;
+    if (own->on) return msgl__token_scores_put(r, all, own->softmax, cached, out);
     score *scores = scores_of(r->req, all);
     if (scores == NULL) return MSGL_ENOMEM;
     int rc = msgl__reply_head(r, "list", out);
@@ -331,6 +356,10 @@ static const msgl_example score_examples[] = {
     {"Two pairs", MSGL_HTTP_POST,
      .body = "{\"text_1\": [\"a red fox\", \"a blue car\"], \"text_2\": [\"a fox\", \"a bus\"]}",
      .has = "data"},
+    {"How likely two tokens are behind a query and items, of a model that answers", MSGL_HTTP_POST,
+     .body = "{\"query\": \"Is this a city? \", \"items\": [\"Paris\", \"a fox\"], "
+             "\"label_token_ids\": [10, 11], \"apply_softmax\": true}",
+     .has = "id object model scores usage"},
     {0},
 };
 
@@ -344,9 +373,9 @@ static const msgl_example score_examples[] = {
 #define SCORE(PATH, HELP)                                                                          \
     {                                                                                              \
         .path = PATH, .help = HELP, .examples = score_examples, .method = MSGL_HTTP_POST,          \
-        .pooled = true, .parse = parse_score, .objects = score_objects,                            \
-        .prompt = MSGL_PROMPT_TEXT, .prompt_field = "text_2", .name_prompt = name_text,            \
-        .id_prefix = "score", .put_all = put_scores,                                               \
+        .pooled = true, .lists = true, .parse = parse_score, .own = &score_own,                    \
+        .objects = score_objects, .prompt = MSGL_PROMPT_TEXT, .prompt_field = "text_2",            \
+        .name_prompt = name_text, .id_prefix = "score", .put_all = put_scores,                     \
     }
 
 const msgl_endpoint msgl__endpoint_rerank =
@@ -359,6 +388,6 @@ const msgl_endpoint msgl__endpoint_rerank_v2 =
 const msgl_endpoint msgl__endpoint_score =
     SCORE("/v1/score",
           "How near texts are to another, or to others one by one, in vLLM's form, by "
-          "a server of a model that makes embeddings or ranks ([embeddings.md](embeddings.md)); "
-          "others refuse it.");
+          "a server of a model that makes embeddings or ranks; in SGLang's, how likely some tokens "
+          "are behind a query and items, by one that answers ([embeddings.md](embeddings.md)).");
 const msgl_endpoint msgl__endpoint_score_short = SCORE("/score", "The same.");
