@@ -73,7 +73,7 @@ typedef struct msgl_forward {
     const void *hidden;
     // [2, num_tokens, hidden] of layers that read the embeddings beside the stream: room for a copy
     // of the stream, and the embeddings. NULL: none does.
-    void *embeds;
+    void *first_stream;
     // What the last layer that chose keys has left (kernel/index.h): [num_tokens, top_k] slots and
     // [num_tokens] how many. NULL: no layer chooses.
     int32_t *chosen_slots, *chosen_counts;

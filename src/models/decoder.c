@@ -363,7 +363,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
         f->chosen_slots = msgl__take_rows(f, t, (size_t)c->decoder.latent.index.top_k, MSGL_F32);
         f->chosen_counts = msgl__take_rows(f, t, 1, MSGL_F32);
     }
-    f->embeds = c->decoder.shared_blocks.num > 0 ? msgl__activation(f, 2 * t, h) : NULL;
+    f->first_stream = c->decoder.shared_blocks.num > 0 ? msgl__activation(f, 2 * t, h) : NULL;
     f->norm_stats = (msgl_norm_stats){0};
     if (f->num_tokens <= f->k->gemm.norm_stats_rows) {
         f->norm_stats.scaled = msgl__activation(f, t, h);
@@ -428,9 +428,9 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     buffers b;
     if (!take_buffers(m, f, num_rows, &b)) return NULL;
     msgl__embed(f, &m->embed, c->decoder.embed_scale, table->dim > 0, b.residual, b.cos_sin);
-    if (f->embeds != NULL) {
+    if (f->first_stream != NULL) {
         msgl_device *d = f->x->device;
-        d->ops->copy(d, msgl__row(f, f->embeds, tokens, (size_t)c->hidden_size), b.residual,
+        d->ops->copy(d, msgl__row(f, f->first_stream, tokens, (size_t)c->hidden_size), b.residual,
                      (size_t)tokens * (size_t)c->hidden_size * msgl__dtype_size(f->x->act));
     }
     void *first = b.residual;

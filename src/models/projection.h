@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "layers/linear.h"
 
+typedef struct msgl_forward msgl_forward;
 typedef struct msgl_model msgl_model;
 typedef struct msgl_weight_plan msgl_weight_plan;
 typedef struct msgl_checkpoint msgl_checkpoint;

@@ -140,7 +140,6 @@ static msgl_options options_for(const char *dir, const char *dtype, const char *
 static void check_folder(const char *name, const char *dtype, const char *level, bool same)
 {
     const bool half = strcmp(dtype, "float32") != 0;
-
     char dir[512];
     harness h;
     cases c;
@@ -201,7 +200,7 @@ static void test_tokens(void **state)
     static const char *const lists[TASKS] = {NULL, "vectors", "weights"};
     harness h;
     cases c;
-    const msgl_options cfg = options_for(DIR "bge_m3", NULL);
+    const msgl_options cfg = options_for(DIR "bge_m3", "float32", NULL);
     harness_open(&h, &cfg);
     assert_int_equal(h.info->token_vector_size, MOST);
     assert_true(h.info->token_weights);

@@ -32,8 +32,8 @@ typedef struct served {
     double cpu_s; // of the serving thread
 } served;
 
-static const msgl_msg_ready READY = {256, 4, 128, 4,  16, "fa", "test", MSGL_POOL_NONE,
-                                     0,   0, 64,  {0}};
+static const msgl_msg_ready READY = {256, 4, 128, 4, 16,    "fa", "test", MSGL_POOL_NONE,
+                                     0,   0, 64,  0, false, {0}};
 
 static void *serve(void *arg)
 {

@@ -251,7 +251,7 @@ static int put_vectors(const msgl_sequence *s, int32_t size, msgl_strbuf *out)
         float *values = s->values + (size_t)i * (size_t)size;
         normalise(values, size);
         if (i > first) rc = msgl__strbuf_addc(out, ',');
-        if (rc == 0) rc = put_floats(values, size, out);
+        if (rc == 0) rc = msgl__json_put_floats(out, values, size);
     }
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
