@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/req_extra.h"
 #include "server/fixture.h"
 
 #define RERANK "/v1/rerank"
@@ -260,12 +261,73 @@ static void test_pairs(void **state)
     server_close(&s);
 }
 
+// SGLang's form: of an engine that answers one token is asked for, and the labels' values that come
+// beside its row of log-probabilities are the scores, in the order of the request.
+static void test_tokens(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *body, *prompts[2], *list;
+    } scores[] = {
+        {"{\"query\":\"ab\",\"items\":[\"x\",\"yz\"],\"label_token_ids\":[7,5]}",
+         {"abx", "abyz"},
+         "scores\":[[0.367879441,0.135335283],[0.135335283,0.367879441]" USAGE(7, 2)},
+        {"{\"query\":\"ab\",\"items\":[\"x\",\"yz\"],\"label_token_ids\":[7,5],"
+         "\"item_first\":true,\"apply_softmax\":true}",
+         {"xab", "yzab"},
+         "scores\":[[0.731058579,0.268941421],[0.268941421,0.731058579]" USAGE(7, 2)},
+        {"{\"query\":[97],\"items\":[[98],[99,100]],\"label_token_ids\":[7,5]}",
+         {"ab", "acd"},
+         "scores\":[[0.367879441,0.135335283],[0.135335283,0.367879441]" USAGE(5, 2)},
+    };
+    static const float values[2][SIZE] = {{-1, -2}, {-2, -1}};
+    server_fixture s;
+    server_open(&s, NULL, true);
+    for (size_t i = 0; i < MSGL_COUNT(scores); i++) {
+        const int fd = client_open(&s);
+        client_post(fd, SCORE, scores[i].body);
+        for (int k = 0; k < 2; k++) {
+            const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+            const msgl_msg_request *q = &m.u.request;
+            expect_prompt(q, scores[i].prompts[k]);
+            assert_int_equal(q->sampling.logprobs, 0);
+            assert_int_equal(q->sampling.prompt_logprobs, -1);
+            assert_int_equal(q->sampling.max_tokens, 1);
+            assert_true(q->extra != NULL && q->extra->num_listed == 2 && !q->extra->hidden);
+            assert_true(q->extra->listed[0] == 7 && q->extra->listed[1] == 5);
+            const msgl_token_logprobs row = {.position = q->num_ids, .token = 'n', .logprob = -3};
+            engine_send_event(&s, &(msgl_token_event){.uid = q->uid,
+                                                      .tokens = &row.token,
+                                                      .num_tokens = 1,
+                                                      .finish = MSGL_FINISH_LENGTH,
+                                                      .prompt_tokens = q->num_ids,
+                                                      .cached_tokens = 1,
+                                                      .num_logprobs = 1,
+                                                      .logprobs = &row,
+                                                      .num_values = SIZE,
+                                                      .values = values[k]});
+        }
+        response r = client_read(fd);
+        if (r.status != 200 || strstr(r.body, scores[i].list) == NULL) {
+            fail_msg("%s: %d %s", scores[i].body, r.status, r.body);
+        }
+        assert_non_null(strstr(r.body, "\"object\":\"scoring\""));
+        response_free(&r);
+        close(fd);
+    }
+    response r = client_request(&s, "POST", SCORE, "{\"text_1\":\"a\",\"text_2\":\"b\"}");
+    assert_non_null(strstr(r.body, "it scores by 'label_token_ids'"));
+    expect_error(&r, 400, "missing_required_parameter");
+    engine_expect_nothing(&s);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_limits),  cmocka_unit_test(test_pairs),
-        cmocka_unit_test(test_aborted),
+        cmocka_unit_test(test_aborted), cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
