@@ -276,6 +276,10 @@ bool msgl__decoder_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *
 void msgl__decoder_read_rotary_dim(msgl_json_reader *r, msgl_model_config *c);
 // Takes these flags from all layers.
 void msgl__decoder_clear_layers(msgl_model_config *c, int flags);
+// The index of layers that choose blocks of keys: cfg.decoder.blocks. section: an object whose
+// fields count before those of r; its obj may be NULL.
+void msgl__decoder_read_block_index(msgl_json_reader *r, msgl_json_reader *section,
+                                    msgl_model_config *c);
 // Gives these flags to the layers from `first` on.
 void msgl__decoder_set_layers(msgl_model_config *c, int32_t first, int flags);
 // The same to all but every so many layers: with 4 to all but layers 3, 7, 11, ....

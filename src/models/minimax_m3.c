@@ -3,8 +3,6 @@
 // MiniMax-M3: MiniMax-M2's experts beside one that all tokens have, with GPT-OSS's clamped gate,
 // norms of each head that multiply by 1 + weight, and layers whose KV heads attend to blocks of
 // keys that an index chooses (kernel/index.h). Its language half, beside eyes or by itself.
-#include <stdio.h>
-
 #include "core/attributes.h"
 #include "models/archs.h"
 #include "models/decoder.h"
@@ -41,40 +39,6 @@ static void name_of_half(msgl_decoder_config *d)
     d->blocks.k_norm = "self_attn.indexer.k_norm";
 }
 
-// A field of the index by its own name or, which counts, by that inside sparse_attention_config.
-static int32_t index_field(msgl_json_reader *r, msgl_json_reader *section, const char *key,
-                           const char *inside, int32_t lo, int32_t hi, int32_t usual)
-{
-    const int32_t own = msgl__json_int_or(r, key, lo, hi, usual);
-    return section->obj != NULL ? msgl__json_int_or(section, inside, lo, hi, own) : own;
-}
-
-static void read_index(msgl_json_reader *r, msgl_json_reader *s, msgl_model_config *c)
-{
-    msgl_block_index_config *b = &c->decoder.blocks;
-    const int32_t heads = index_field(r, s, "index_n_heads", "sparse_num_index_heads", 1,
-                                      MSGL_MAX_HEADS, c->num_kv_heads);
-    b->dim = index_field(r, s, "index_head_dim", "sparse_index_dim", 1, MSGL_INDEX_MAX_DIM, 128);
-    b->size =
-        index_field(r, s, "index_block_size", "sparse_block_size", 1, MSGL_INDEX_MAX_TOP_K, 128);
-    if (r->status != 0 || s->status != 0) return;
-    b->top_k = index_field(r, s, "index_topk_blocks", "sparse_topk_blocks", 1,
-                           MSGL_INDEX_MAX_TOP_K / b->size, 16);
-    b->local = index_field(r, s, "index_local_blocks", "sparse_local_block", 0, b->top_k, 1);
-    if (r->status != 0 || s->status != 0) return;
-    char allowed[64];
-    if (heads != c->num_kv_heads) {
-        snprintf(allowed, sizeof allowed, "num_key_value_heads %d", (int)c->num_kv_heads);
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "index_n_heads", msgl__json_get(r, "index_n_heads"),
-                          allowed);
-    } else if (b->dim < c->ropes[0].dim) {
-        snprintf(allowed, sizeof allowed, "the %d dimensions of a head that rotate, or more",
-                 (int)c->ropes[0].dim);
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "index_head_dim",
-                          msgl__json_get(r, "index_head_dim"), allowed);
-    }
-}
-
 // Which layers have an index, by layer_types or inside sparse_attention_config with 1 for those
 // that do; without either none has.
 static void read_attention(msgl_json_reader *r, msgl_model_config *c)
@@ -97,7 +61,8 @@ static void read_attention(msgl_json_reader *r, msgl_model_config *c)
     for (int32_t l = 0; l < c->num_layers; l++) {
         chooses = chooses || msgl__layer_has(&c->decoder, l, MSGL_LAYER_CHOOSES_BLOCKS);
     }
-    if (chooses && r->status == 0 && section.status == 0) read_index(r, &section, c);
+    if (chooses && r->status == 0 && section.status == 0)
+        msgl__decoder_read_block_index(r, &section, c);
     if (r->status == 0) r->status = section.status;
 }
 
