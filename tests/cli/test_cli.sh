@@ -198,7 +198,7 @@ expect "bench attn, linear attention, answers" 0 '"backend":"delta","phase":"dec
     cat "$dir/rows"
 expect "bench attn, linear attention, prompts" 0 '"delta","phase":"prefill","shape":"1x512",.*"layer_ms":[0-9.]*[1-9]' \
     cat "$dir/rows"
-expect "bench attn, linear attention alone" 0 "^3$" grep -c '"backend":"delta"' "$dir/rows"
+expect "bench attn, linear attention alone" 0 "^7$" grep -c '"backend":"delta"' "$dir/rows"
 expect "bench attn, no backend" 1 "none of these; .minisgl info. lists them, and delta is linear" "$minisgl" bench attn \
     --backends dlta
 "$minisgl" bench serve --model "$model" --num-pages 4096 --concurrency 1,3 --prompt-len 8 --max-tokens 4 \

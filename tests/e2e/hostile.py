@@ -40,7 +40,8 @@ BASES = {  # an answer of one token from each form of each endpoint that makes s
     ("/v1/embeddings", None): {"input": "x"},
 }
 # Fields that only SGLang's form of /generate has, whose prompt is `text`.
-OF_SGLANG = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs", "lora_path")
+OF_SGLANG = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs", "lora_path",
+             "token_ids_logprob", "return_hidden_states", "input_embeds")
 # What no field of a number takes, or only within its limits; the first four are no JSON.
 NUMBERS = ["NaN", "Infinity", "0x1", "01", '"5"', "true", "[]", "{}", "null", "-1", "-2147483648", "2147483648",
            "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1e308", "-1e308", "1e999", "1.5", "1e-300"]
