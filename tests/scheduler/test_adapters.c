@@ -130,6 +130,23 @@ static void test_nobody_starves(void **state)
     }
 }
 
+// Requests of two adapters that came in turn stand side by side in a step.
+static void test_side_by_side(void **state)
+{
+    (void)state;
+    harness h;
+    open_scheduler(&h, 2, 2, false);
+    for (uint64_t i = 0; i < ROWS; i++) add(&h, 1 + i % 2, i, 30);
+    steps(&h, 12);
+    const fake_step *s = &h.fake.steps[(h.fake.num_steps - 1) % FAKE_STEP_SLOTS];
+    assert_int_equal(s->batch.num_decode, ROWS);
+    assert_int_equal(s->reqs[0].adapter, s->reqs[1].adapter);
+    assert_int_equal(s->reqs[2].adapter, s->reqs[3].adapter);
+    assert_int_not_equal(s->reqs[0].adapter, s->reqs[2].adapter);
+    harness_run(&h, 200);
+    harness_free(&h);
+}
+
 // An adapter that is taken away stays with the requests that have come with it, those that wait and
 // those that were sent back included, and is not read again.
 static void test_taken_away(void **state)
@@ -289,6 +306,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps_go_on),
                                        cmocka_unit_test(test_no_room),
                                        cmocka_unit_test(test_nobody_starves),
+                                       cmocka_unit_test(test_side_by_side),
                                        cmocka_unit_test(test_taken_away),
                                        cmocka_unit_test(test_taken_away_from_disk),
                                        cmocka_unit_test(test_unreadable),
