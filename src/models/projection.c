@@ -73,15 +73,7 @@ void msgl__projections_declare(msgl_model *m, msgl_weight_plan *plan)
 {
     const msgl_model_config *c = &m->cfg;
     for (int32_t i = 0; i < c->num_projections && plan->status == 0; i++) {
-        const msgl_projection *p = &c->projections[i];
-        if (p->act == MSGL_PROJECTION_TANH && m->target.act != MSGL_F32) {
-            plan->status = msgl__err_set(plan->err, MSGL_EUNSUPPORTED,
-                                         "%s: this device has no kernel for its Tanh; allowed: "
-                                         "--device cpu",
-                                         p->file);
-            return;
-        }
-        declare(m, plan, p, &m->projections[i]);
+        declare(m, plan, &c->projections[i], &m->projections[i]);
     }
     for (int i = 0; i < MSGL_TOKEN_HEADS; i++) {
         if (c->token_heads[i].out > 0) declare(m, plan, &c->token_heads[i], &m->token_heads[i]);
@@ -121,7 +113,7 @@ static void apply(msgl_forward *f, msgl_projection_act act, void *rows, size_t n
 {
     switch (act) {
     case MSGL_PROJECTION_IDENTITY: return;
-    case MSGL_PROJECTION_TANH: f->k->act.cap(f->x, rows, n, 1, 1); return; // 1 * tanh(x / 1)
+    case MSGL_PROJECTION_TANH: f->k->act.apply(f->x, MSGL_POINTWISE_TANH, NULL, rows, n); return;
     case MSGL_PROJECTION_GELU: f->k->act.apply(f->x, MSGL_POINTWISE_GELU, NULL, rows, n); return;
     case MSGL_PROJECTION_SILU: f->k->act.apply(f->x, MSGL_POINTWISE_SILU, NULL, rows, n); return;
     }
