@@ -454,7 +454,8 @@ HYBRIDS = {
             act=dict(hidden_act="silu"),
         ),
     ),
-    # As 1.2B and 7B: two blocks in turn, adapters of q, K and V, rotation; two groups; biases.
+    # As 1.2B and 7B: two blocks in turn, adapters of q, K and V, rotation; two groups; biases. Tied,
+    # for without tie_word_embeddings transformers 5.24 shares no blocks either.
     "zamba2_rope": dict(
         config=zamba2(
             add_bias_linear=True,
@@ -462,20 +463,27 @@ HYBRIDS = {
             attention_hidden_size=64,
             ffn_hidden_size=48,
             hidden_size=32,
-            hybrid_layer_ids=[0, 1, 2],
+            hybrid_layer_ids=[0, 2, 3],
             intermediate_size=48,
             kv_channels=8,
-            layers_block_type=["hybrid", "hybrid", "hybrid"],
+            layers_block_type=["hybrid", "mamba", "hybrid", "hybrid"],
             mamba_ngroups=2,
             n_mamba_heads=4,
+            num_hidden_layers=4,
             num_mem_blocks=2,
-            tie_word_embeddings=False,
             use_mem_rope=True,
             use_shared_attention_adapter=True,
         ),
         seed=913000,
-        gain=ZAMBA_GAIN | {"mamba.out_proj": 0.45, ".linear.weight": 0.25},
+        # Embeddings tied to a head of 32 columns are small: with larger blocks the rounding to
+        # bfloat16 is more than the generator's margins allow.
+        gain=ZAMBA_GAIN | {"embed_tokens": 1.3, "final_layernorm": 0.6, ".linear.weight": 0.12},
         spelling="tf5",
-        off=dict(rope=dict(rope_theta=100.0)),
+        off=dict(
+            theta=dict(rope_theta=100.0),
+            rope=dict(use_mem_rope=False),
+            adapters=dict(use_shared_attention_adapter=False),
+            biases=dict(add_bias_linear=False),
+        ),
     ),
 }

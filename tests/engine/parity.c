@@ -90,6 +90,7 @@ const char *const parity_models[] = {
     "nemotron_h_moe",
     "nemotron_h_latent",
     "zamba2",
+    "zamba2_rope",
     "gpt_oss",
     "gpt_oss_mxfp4",
     "llama4",

@@ -158,6 +158,7 @@ static void test_saves(void **state)
     check_saves(MODEL("granite_hybrid"));
     check_saves(MODEL("nemotron_h_moe"));
     check_saves(MODEL("zamba2"));
+    check_saves(MODEL("zamba2_rope"));
 }
 
 static void test_answers(void **state)
@@ -169,6 +170,7 @@ static void test_answers(void **state)
     check_answers(MODEL("granite_hybrid"));
     check_answers(MODEL("nemotron_h_latent"));
     check_answers(MODEL("zamba2"));
+    check_answers(MODEL("zamba2_rope"));
 }
 
 static void expect_refused(harness *h, int32_t cached_len, int32_t load,
