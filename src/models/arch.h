@@ -72,7 +72,7 @@ struct msgl_arch {
     // Lists or strings with an entry for each layer: the first of them that is there says how many
     // layers there are, and where none is num_hidden_layers. NULL: no more.
     const char *layer_lists[MSGL_MAX_LAYER_LISTS];
-    bool gelu_is_erf;   // "gelu" is allowed, and is MSGL_GELU_ERF
+    bool gelu_is_erf;   // the activation is "gelu", and that MSGL_GELU_ERF
     bool gelu_is_tanh;  // "gelu" stands for gelu_pytorch_tanh
     bool clamps_swiglu; // the gate is MSGL_SWIGLU_CLAMPED, whatever hidden_act calls that
     bool plain_mlp;     // feed-forward blocks have no gate, and the activation is a msgl_pointwise

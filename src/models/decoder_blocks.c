@@ -13,6 +13,17 @@ static int32_t index_field(msgl_json_reader *r, msgl_json_reader *section, const
     return section->obj != NULL ? msgl__json_int_or(section, inside, lo, hi, own) : own;
 }
 
+// By the name that the file has.
+static void reject_index_field(msgl_json_reader *r, msgl_json_reader *section, const char *key,
+                               const char *inside, const char *allowed)
+{
+    if (section->obj != NULL && msgl__json_get(section, inside) != NULL) {
+        r = section;
+        key = inside;
+    }
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), allowed);
+}
+
 void msgl__decoder_read_block_index(msgl_json_reader *r, msgl_json_reader *s, msgl_model_config *c)
 {
     msgl_block_index_config *b = &c->decoder.blocks;
@@ -29,12 +40,10 @@ void msgl__decoder_read_block_index(msgl_json_reader *r, msgl_json_reader *s, ms
     char allowed[64];
     if (heads != c->num_kv_heads) {
         snprintf(allowed, sizeof allowed, "num_key_value_heads %d", (int)c->num_kv_heads);
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "index_n_heads", msgl__json_get(r, "index_n_heads"),
-                          allowed);
+        reject_index_field(r, s, "index_n_heads", "sparse_num_index_heads", allowed);
     } else if (b->dim < c->ropes[0].dim) {
         snprintf(allowed, sizeof allowed, "the %d dimensions of a head that rotate, or more",
                  (int)c->ropes[0].dim);
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "index_head_dim",
-                          msgl__json_get(r, "index_head_dim"), allowed);
+        reject_index_field(r, s, "index_head_dim", "sparse_index_dim", allowed);
     }
 }

@@ -79,8 +79,10 @@ static void read_activation(msgl_json_reader *r, msgl_model_config *c)
         return;
     }
     const char *name = msgl__json_str_or(r, key, usual);
-    if (arch->gelu_is_erf && strcmp(name, "gelu") == 0) {
+    if (arch->gelu_is_erf) {
         c->decoder.activation = MSGL_GELU_ERF;
+        if (strcmp(name, "gelu") == 0) return;
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), "gelu");
         return;
     }
     if (arch->gelu_is_tanh && strcmp(name, "gelu") == 0) name = NAMES[MSGL_GELU_TANH];

@@ -62,7 +62,13 @@ static void read_blocks(msgl_json_reader *r, msgl_model_config *c)
     b->num = msgl__json_int_or(r, key, 1, MSGL_MAX_LAYERS, 1);
     b->mlp_rank = msgl__json_int_or(r, "adapter_rank", 1, MSGL_MAX_HIDDEN, 128);
     if (msgl__json_bool_or(r, "use_shared_attention_adapter", false)) b->qkv_rank = b->mlp_rank;
-    if (r->status != 0 || b->num <= hybrid || hybrid == 0) return;
+    if (r->status != 0) return;
+    if (hybrid == 0) {
+        msgl__json_reject(r, MSGL_EFORMAT, "layers_block_type",
+                          msgl__json_get(r, "layers_block_type"), "one hybrid layer or more");
+        return;
+    }
+    if (b->num <= hybrid) return;
     char allowed[64];
     snprintf(allowed, sizeof allowed, "up to %d, the number of hybrid layers", (int)hybrid);
     msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key), allowed);
@@ -83,6 +89,26 @@ static void read_attention(msgl_json_reader *r, msgl_model_config *c)
     if (!msgl__json_bool_or(r, "use_mem_rope", false)) c->ropes[0].type = MSGL_ROPE_NONE;
 }
 
+static void refuse(msgl_json_reader *r, const char *key, const char *allowed)
+{
+    if (r->status != 0) return;
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), allowed);
+}
+
+// What the class has beside what released models use, and nothing here was compared with. Low-rank
+// parts of K and V are as wide as q's in it; without tied words it shares no blocks either.
+static void refuse_others(msgl_json_reader *r, const msgl_model_config *c)
+{
+    msgl_json_reader rope;
+    char allowed[64];
+    snprintf(allowed, sizeof allowed, "num_attention_heads %d", (int)c->num_heads);
+    if (c->num_kv_heads != c->num_heads) refuse(r, "num_key_value_heads", allowed);
+    if (!c->tie_embeddings) refuse(r, "tie_word_embeddings", "true");
+    if (c->ropes[0].type == MSGL_ROPE_DEFAULT || c->ropes[0].type == MSGL_ROPE_NONE) return;
+    (void)msgl__config_rope_section(r, &rope);
+    refuse(r, rope.section, "a rotation without scaling");
+}
+
 static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
@@ -94,6 +120,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     // All that it changes.
     if (msgl__json_bool_or(r, "use_long_context", false)) c->max_position = LONG_CONTEXT;
     read_attention(r, c);
+    if (r->status == 0) refuse_others(r, c);
     if (r->status == 0) read_mamba(r, c);
     if (r->status == 0) read_layers(r, c);
     if (r->status == 0) read_blocks(r, c);

@@ -106,7 +106,10 @@ static const struct {
       {"moe_intermediate_size", "16"},
       {"hidden_size_per_layer_input", "8"},
       {"global_head_dim", "16"}}},
-    {{"Zamba2"}, {{"layers_block_type", "[\"mamba\", \"hybrid\"]"}, {"n_mamba_heads", "2"}}},
+    {{"Zamba2"},
+     {{"layers_block_type", "[\"mamba\", \"hybrid\"]"},
+      {"n_mamba_heads", "2"},
+      {"num_key_value_heads", "4"}}},
     // Both kinds of layers; of Qwen3-Next, by default, linear attention alone.
     {{"Qwen3_5"}, {{"full_attention_interval", "2"}}},
 };

@@ -908,11 +908,6 @@ static void test_switches(void **state)
     refuse("MiniMaxM2ForCausalLM", "rotary_dim", "7",
            "rotary_dim: found 7, allowed an even number");
     refuse("MiniMaxM2ForCausalLM", "use_routing_bias", "false", "found false, allowed 1");
-    refuse("MiniMaxM3VLForCausalLM", "swiglu_limit", "8", "found 8, allowed 7");
-    refuse("Zamba2ForCausalLM", "layers_block_type", NULL, "layers_block_type: found nothing");
-    refuse("Zamba2ForCausalLM", "num_mem_blocks", "2", "up to 1, the number of hybrid layers");
-    refuse("Zamba2ForCausalLM", "num_attention_heads", "6", "a divisor of 2 hidden_size");
-    refuse("Zamba2ForCausalLM", "hidden_act", "\"relu\"", "found \"relu\"");
     refuse("HunYuanMoEV1ForCausalLM", "moe_topk", "[2, 1]", "the same one for every layer");
     refuse("HunYuanMoEV1ForCausalLM", "moe_topk", "5", "1..4");
     refuse("HunYuanDenseV1ForCausalLM", "use_cla", "true", "found true, allowed 0");

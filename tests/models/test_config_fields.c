@@ -270,10 +270,100 @@ static void test_shared_width(void **state)
     free(c);
 }
 
+// A full config with these fields, which are in braces.
+static int load_fields(const char *arch, const char *fields, msgl_model_config *c, msgl_err *err)
+{
+    folder f;
+    folder_make(&f);
+    json_t *config = full_config(arch), *given = json_loads(fields, 0, NULL);
+    assert_int_equal(json_object_update(config, given), 0);
+    folder_write_json(&f, "config.json", config);
+    json_decref(config), json_decref(given);
+    const int code = msgl__model_config_load(f.dir, c, err);
+    folder_remove(&f);
+    return code;
+}
+
+static void refuse(const char *arch, const char *fields, const char *says)
+{
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    if (load_fields(arch, fields, c, &err) == 0) fail_msg("%s %s was accepted", arch, fields);
+    if (strstr(err.text, says) == NULL) fail_msg("%s %s: \"%s\"", arch, fields, err.text);
+    free(c);
+}
+
+static void test_blocks_of_keys(void **state)
+{
+    (void)state;
+    static const char ARCH[] = "MiniMaxM3VLForCausalLM";
+    static const char *const SPARSE[][2] = {
+        {"\"sparse_num_index_heads\": 3",
+         "sparse_attention_config.sparse_num_index_heads: found 3, allowed num_key_value_heads 2"},
+        {"\"sparse_index_dim\": 4",
+         "sparse_index_dim: found 4, allowed the 8 dimensions of a head that rotate, or more"},
+        {"\"sparse_local_block\": 4", "sparse_local_block: found 4, allowed an integer in 0..3"},
+        {"\"sparse_topk_blocks\": 8193", "found 8193, allowed an integer in 1..8192"},
+        {"\"sparse_attention_freq\": [1]",
+         "sparse_attention_freq: found a list of 1, allowed a list of num_hidden_layers"}};
+    for (size_t i = 0; i < MSGL_COUNT(SPARSE); i++) {
+        char fields[512];
+        snprintf(fields, sizeof fields,
+                 "{\"layer_types\": null, \"sparse_attention_config\": {"
+                 "\"sparse_attention_freq\": [0, 1, 1, 1], \"sparse_num_index_heads\": 2, "
+                 "\"sparse_index_dim\": 16, \"sparse_block_size\": 8, \"sparse_topk_blocks\": 3, "
+                 "%s}}",
+                 SPARSE[i][0]);
+        refuse(ARCH, fields, SPARSE[i][1]);
+    }
+    refuse(ARCH, "{\"index_n_heads\": 3}", "index_n_heads: found 3, allowed num_key_value_heads 2");
+    refuse(ARCH, "{\"index_head_dim\": 4}", "index_head_dim: found 4, allowed the 8 dimensions");
+    refuse(ARCH, "{\"sparse_attention_config\": []}",
+           "found a list of 0, allowed an object or null");
+    refuse(ARCH,
+           "{\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\", "
+           "\"sliding_attention\"]}",
+           "found \"sliding_attention\", allowed full_attention, minimax_m3_sparse");
+    refuse(ARCH, "{\"swiglu_limit\": 8}", "found 8, allowed 7");
+}
+
+static void test_shared_blocks(void **state)
+{
+    (void)state;
+    static const char ARCH[] = "Zamba2ForCausalLM";
+    static const char *const WRONG[][2] = {
+        {"\"layers_block_type\": null", "layers_block_type: found nothing"},
+        {"\"layers_block_type\": [\"mamba\", \"mamba\", \"mamba\", \"mamba\"]",
+         "layers_block_type: found a list of 4, allowed one hybrid layer or more"},
+        {"\"num_mem_blocks\": 3", "found 3, allowed up to 2, the number of hybrid layers"},
+        {"\"num_attention_heads\": 6, \"num_key_value_heads\": 6", "a divisor of 2 hidden_size"},
+        {"\"num_key_value_heads\": 2",
+         "num_key_value_heads: found 2, allowed num_attention_heads 4"},
+        {"\"hidden_act\": \"relu\"", "hidden_act: found \"relu\", allowed gelu"},
+        {"\"hidden_act\": \"silu\"", "hidden_act: found \"silu\", allowed gelu"},
+        {"\"tie_word_embeddings\": false", "tie_word_embeddings: found false, allowed true"},
+        {"\"use_mem_rope\": true, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+         "allowed a rotation without scaling"}};
+    for (size_t i = 0; i < MSGL_COUNT(WRONG); i++) {
+        char fields[256];
+        snprintf(fields, sizeof fields, "{%s}", WRONG[i][0]);
+        refuse(ARCH, fields, WRONG[i][1]);
+    }
+    // Heads of 2 x 32 / 4, and what a longer context changes.
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    assert_int_equal(
+        load_fields(ARCH, "{\"use_mem_rope\": true, \"use_long_context\": true}", c, &err), 0);
+    assert_true(c->ropes[0].type == MSGL_ROPE_DEFAULT && c->ropes[0].dim == 16);
+    assert_int_equal(c->max_position, 16384);
+    free(c);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_known_fields),
-                                       cmocka_unit_test(test_aliases),
-                                       cmocka_unit_test(test_shared_width)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_fields), cmocka_unit_test(test_aliases),
+        cmocka_unit_test(test_shared_width), cmocka_unit_test(test_blocks_of_keys),
+        cmocka_unit_test(test_shared_blocks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
