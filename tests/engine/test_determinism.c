@@ -80,11 +80,8 @@ static void test_ranks_bit_equal(void **state)
     static const struct {
         const char *model;
         int32_t ranks;
-    } cases[] = {{"qwen3_next_hd128", 2},
-                 {"deepseek_v3", 4},
-                 {"glm_moe_dsa", 2},
-                 {"lfm2_moe", 2},
-                 {"minimax_m3", 2}};
+    } cases[] = {{"qwen3_next_hd128", 2}, {"deepseek_v3", 4}, {"glm_moe_dsa", 2},
+                 {"lfm2_moe", 2},         {"minimax_m3", 2},  {"zamba2_rope", 2}};
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
         const int32_t ranks = cases[i].ranks;
         const harness_target base = {.ranks = ranks, .deterministic = true};

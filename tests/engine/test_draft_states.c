@@ -217,6 +217,7 @@ static void test_patterns(void **state)
     check_pairs(MODEL("granite_hybrid"), 7);
     check_pairs(MODEL("nemotron_h"), 7);
     check_pairs(MODEL("zamba2"), 7);
+    check_pairs(MODEL("zamba2_rope"), 7);
     check_pairs(MODEL("qwen3_next_hd128"), 7);
 }
 

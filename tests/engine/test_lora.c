@@ -848,6 +848,51 @@ static void test_refused(void **state)
     harness_close(&h);
 }
 
+// A of [1, k] and B of [n, 1] for one module.
+static void one_module(folder *f, const char *name, int k, int n)
+{
+    static const char CONFIG[] = "{\"peft_type\": \"LORA\"}";
+    const char data[512] = {0};
+    char header[512];
+    folder_make(f);
+    snprintf(header, sizeof header,
+             "{\"base_model.model.model.%s.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[1,%d],"
+             "\"data_offsets\":[0,%d]},"
+             "\"base_model.model.model.%s.lora_B.weight\":{\"dtype\":\"F32\",\"shape\":[%d,1],"
+             "\"data_offsets\":[%d,%d]}}",
+             name, k, 4 * k, name, n, 4 * k, 4 * (k + n));
+    write_safetensors(f, "adapter_model.safetensors", header, data, (size_t)(4 * (k + n)));
+    folder_write(f, "adapter_config.json", CONFIG, sizeof CONFIG - 1);
+}
+
+// Layers 0 and 3 have one block: an adapter of one of them would change the other. What a layer has
+// of its own may have one.
+static void test_shared_modules(void **state)
+{
+    (void)state;
+    static const char *const SHARED[][2] = {
+        {"layers.0.shared_transformer.self_attn.q_proj", "no adapter can change this module here"},
+        {"layers.0.shared_transformer.feed_forward.down_proj",
+         "no adapter can change this module here"},
+        {"layers.3.shared_transformer.self_attn.q_proj", "the model has no such module"}};
+    char dir[PATH];
+    harness h;
+    folder f;
+    msgl_err err = {0};
+    parity_path(dir, "zamba2_rope", "");
+    const msgl_options o = config(dir, "float32", true);
+    harness_open(&h, &o);
+    for (size_t i = 0; i < sizeof SHARED / sizeof SHARED[0]; i++) {
+        one_module(&f, SHARED[i][0], 64, 64);
+        refuse(&h, f.dir, MSGL_EUNSUPPORTED, SHARED[i][1]);
+        folder_remove(&f);
+    }
+    one_module(&f, "layers.0.linear", 32, 32);
+    if (msgl__runner_load_adapter(h.r, 0, f.dir, &err) != 0) fail_msg("%s", err.text);
+    folder_remove(&f);
+    harness_close(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -864,6 +909,7 @@ int main(void)
         cmocka_unit_test(test_saved_classifier),
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shared_modules),
     };
     const struct CMUnitTest by_tiles[] = {
         cmocka_unit_test(test_against_peft), cmocka_unit_test(test_ranks),

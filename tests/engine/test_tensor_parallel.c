@@ -309,6 +309,7 @@ static void test_refused(void **state)
         {"qwen3_moe", 2, 3, "--ep-size 3: --tp-size is 2; allowed: a divisor of it"},
         {"qwen3_moe", 2, 4, "--ep-size 4: --tp-size is 2; allowed: a divisor of it"},
         {"qwen3_moe", 1, 2, "--ep-size 2: --tp-size is 1; allowed: a divisor of it"},
+        {"zamba2", 2, 1, "--tp-size 2: mamba_n_groups is 1; allowed: a divisor of it"},
     };
     for (size_t i = 0; i < MSGL_COUNT(experts); i++) {
         parity_path(dir, experts[i].model, "");
