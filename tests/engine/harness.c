@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "core/settings.h"
+#include "device/devices.h"
 
 msgl_options harness_config(const char *dir, const char *dtype)
 {
@@ -64,6 +65,17 @@ msgl_options harness_config_for(const char *dir, const char *dtype, const harnes
     c.deterministic = target->deterministic;
     c.mpi = target->mpi;
     return c;
+}
+
+bool harness_has_device(const char *device)
+{
+    msgl_device_choice choice;
+    msgl_err err = {0};
+    if (strcmp(device, "cpu") == 0 || msgl__device_choose(device, 0, 1, &choice, &err) == 0) {
+        return true;
+    }
+    fprintf(stderr, "skipped: %s\n", err.text);
+    return false;
 }
 
 void harness_open(harness *h, const msgl_options *cfg)

@@ -34,6 +34,9 @@ typedef struct harness_target {
     bool mpi; // the ranks are an MPI job's processes
 } harness_target;
 msgl_options harness_config_for(const char *dir, const char *dtype, const harness_target *target);
+// Whether there is a device of this name ("cpu", "cuda"); else says on stderr that the program is
+// skipped, whose status is then 77.
+bool harness_has_device(const char *device);
 // Creates the engine, failing the test with the error's text.
 void harness_open(harness *h, const msgl_options *cfg);
 // The same, returning what msgl__engine_create does.

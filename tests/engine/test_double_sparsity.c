@@ -335,12 +335,6 @@ int main(void)
 #endif
         cmocka_unit_test(test_errors),
     };
-    msgl_device_choice choice;
-    msgl_err err = {0};
-    if (strcmp(TEST_DEVICE, "cpu") != 0 &&
-        msgl__device_choose(TEST_DEVICE, 0, 1, &choice, &err) != 0) {
-        fprintf(stderr, "skipped: %s\n", err.text);
-        return 77;
-    }
+    if (!harness_has_device(TEST_DEVICE)) return 77;
     return cmocka_run_group_tests(tests, calibrate, forget);
 }

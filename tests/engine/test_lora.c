@@ -923,17 +923,12 @@ int main(void)
         cmocka_unit_test(test_captured),     cmocka_unit_test(test_same_bits_in_any_company),
         cmocka_unit_test(test_slots),
     };
-    msgl_device_choice choice;
-    msgl_err err = {0};
 #ifdef BY_TILES
     (void)tests;
     return cmocka_run_group_tests(by_tiles, NULL, NULL);
 #endif
     (void)by_tiles;
     if (ON_CPU) return cmocka_run_group_tests(tests, NULL, NULL);
-    if (msgl__device_choose(TEST_DEVICE, 0, 1, &choice, &err) == 0) {
-        return cmocka_run_group_tests(on_gpu, NULL, NULL);
-    }
-    fprintf(stderr, "skipped: %s\n", err.text);
-    return 77;
+    if (!harness_has_device(TEST_DEVICE)) return 77;
+    return cmocka_run_group_tests(on_gpu, NULL, NULL);
 }
