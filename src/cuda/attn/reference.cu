@@ -15,6 +15,7 @@
 #include "cuda/attn/last_key.cuh"
 #include "cuda/attn/page_row.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/owner.cuh"
 
 // As kernel/attn.h has them, which is for C alone.
 enum { MAX_DIM = 256, MAX_LATENT = 576 }; // the second one is for K and V of up to 512, too
@@ -67,21 +68,6 @@ static __device__ __forceinline__ float warp_sum(float x)
     return x;
 }
 
-// The request of query row `row`.
-static __device__ __forceinline__ int32_t find_request(const msgl_cuda_attn_call &c, int32_t row)
-{
-    int32_t lo = 0, hi = c.batch - 1;
-    while (lo < hi) {
-        const int32_t mid = (lo + hi) / 2;
-        if (c.cu_seqlens_q[mid + 1] > row) {
-            hi = mid;
-        } else {
-            lo = mid + 1;
-        }
-    }
-    return lo;
-}
-
 // What holds eight elements of E4M3, or 16 bytes of others.
 template <typename T> struct packed_of {
     typedef uint4 type;
@@ -131,7 +117,7 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
     msgl__pdl_trigger();
     if (row >= c.total_q) return;
 
-    const int32_t req = find_request(c, row);
+    const int32_t req = msgl__owner_of(c.cu_seqlens_q, c.batch, row);
     const int32_t pos = c.seqlens_k[req] - c.cu_seqlens_q[req + 1] + row; // of the query
     const int32_t prefix = pos - (row - c.cu_seqlens_q[req]);
     const uint64_t path = TREE ? tree[row] : 0;

@@ -6,6 +6,7 @@
 #include "cuda/delta/prefill.cuh"
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/owner.cuh"
 
 enum { PLAN_THREADS = 512, FINISH_THREADS = 256, FINISH_ROWS = 8 };
 
@@ -34,14 +35,7 @@ static __device__ __forceinline__ int sum_before(int v, int *parts, int *total)
 static __device__ __forceinline__ delta_chunk find_chunk(const msgl_delta_args &p, const int *start,
                                                          int i)
 {
-    int r = 0, high = p.size; // start[r] <= i < start[high]
-    while (high - r > 1) {
-        const int middle = (r + high) / 2;
-        if (start[middle] <= i)
-            r = middle;
-        else
-            high = middle;
-    }
+    const int r = msgl__owner_of(start, p.size, i);
     const int first_position = delta_first_position(p.cu_seqlens_q, p.seqlens_k, r);
     delta_chunk c = {};
     c.position = (first_position / DELTA_ROWS + i - start[r]) * DELTA_ROWS;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda/owner.cuh"
 #include "kernel/calls.h"
 
 // Of a launch: their places fit beside the stages.
@@ -103,21 +104,13 @@ static __device__ msgl_tile msgl__find_tile(const msgl_grouped_args &g, const in
 {
     const int32_t *const offsets = first + g.num_experts + 1;
     const int32_t row_tile = index / g.column_tiles;
-    int32_t low = 0, high = g.num_experts; // first[low] <= row_tile < first[high]
-    while (high - low > 1) {
-        const int32_t middle = (low + high) / 2;
-        if (first[middle] <= row_tile) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    const int32_t tiles = first[low + 1] - first[low];
-    const int32_t within = index - first[low] * g.column_tiles;
+    const int32_t expert = msgl__owner_of(first, g.num_experts, row_tile);
+    const int32_t tiles = first[expert + 1] - first[expert];
+    const int32_t within = index - first[expert] * g.column_tiles;
     msgl_tile t;
-    t.expert = low;
-    t.row = offsets[low] + within % tiles * BM;
-    t.end = offsets[low + 1];
+    t.expert = expert;
+    t.row = offsets[expert] + within % tiles * BM;
+    t.end = offsets[expert + 1];
     t.column = within / tiles;
     return t;
 }

@@ -7,6 +7,7 @@
 #include "cuda/ops/gate.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/vec8.cuh"
+#include "cuda/owner.cuh"
 #include "kernel/pointwise.h"
 
 #define MAX_GRID_Y 65535
@@ -261,19 +262,11 @@ template <typename T, int F> static __global__ void experts_kernel(const experts
     msgl__pdl_trigger();
     msgl__pdl_wait();
     const int row = (int)blockIdx.x;
-    int low = 0, high = a.num_experts; // of the row's expert
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (a.offsets[middle] <= row) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
+    const int expert = msgl__owner_of(a.offsets, a.num_experts, row);
     const size_t at = (size_t)(a.to != NULL ? a.to[row] : row);
     const T *in = (const T *)a.product + at * a.ld_product;
     T *out = (T *)a.out + at * a.ld_out;
-    const float *bias = a.bias != NULL ? a.bias + (size_t)low * a.n : NULL;
+    const float *bias = a.bias != NULL ? a.bias + (size_t)expert * a.n : NULL;
     const int half = a.n / 2, columns = F < 0 ? a.n : half;
     for (int i = (int)threadIdx.x; i < columns; i += (int)blockDim.x) {
         float v = to_f32(in[i]) + (bias != NULL ? bias[i] : 0.f);

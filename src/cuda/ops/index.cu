@@ -10,6 +10,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/vec8.cuh"
+#include "cuda/owner.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/shared.cuh"
 #include "kernel/index.h"
@@ -85,10 +86,10 @@ template <typename T> static void store(msgl_exec *x, const msgl_index_store_cal
                                   dim3(STORE_WARPS * 32), 0, msgl__cuda_stream(x), *c));
 }
 
-// The pool is of the activations' dtype.
+// The pool is of the activations' dtype; keys have a LayerNorm, and queries no norm.
 extern "C" void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call *c)
 {
-    if (c->dtype != x->act) {
+    if (c->dtype != x->act || c->k_bias == NULL || c->q_weight != NULL) {
         x->status = MSGL_EUNSUPPORTED;
     } else if (c->tokens > 0) {
         MSGL_BY_DTYPE(x->act, store, x, c);
@@ -114,20 +115,12 @@ struct index_token {
 static __device__ __forceinline__ index_token find_token(const choose_args &a, int32_t token)
 {
     const msgl_seqs &s = a.seqs;
-    int32_t low = 0, high = s.size - 1;
-    while (low < high) {
-        const int32_t mid = (low + high) / 2;
-        if (s.dev_cu_seqlens_q[mid + 1] > token) {
-            high = mid;
-        } else {
-            low = mid + 1;
-        }
-    }
+    const int32_t req = msgl__owner_of(s.dev_cu_seqlens_q, s.size, token);
     index_token t;
     t.table.pages = a.c.pages;
-    t.table.first = s.dev_table_rows[low] * (int32_t)a.c.page_stride * a.paging.size;
+    t.table.first = s.dev_table_rows[req] * (int32_t)a.c.page_stride * a.paging.size;
     t.table.paging = a.paging;
-    t.keys = s.dev_seqlens_k[low] - (s.dev_cu_seqlens_q[low + 1] - token) + 1;
+    t.keys = s.dev_seqlens_k[req] - (s.dev_cu_seqlens_q[req + 1] - token) + 1;
     return t;
 }
 

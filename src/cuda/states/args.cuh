@@ -66,20 +66,6 @@ static __device__ __forceinline__ void keep_saves(const states_args &a, states_r
     }
 }
 
-// The request that has row `row`: of rows from 0, 2, 2 and 5 on row 3 is that of request 2.
-static __device__ __forceinline__ int request_with_row(const states_args &a, int row)
-{
-    int r = 0, high = a.size;
-    while (high - r > 1) {
-        const int middle = (r + high) / 2;
-        if (a.cu_seqlens_q[middle] <= row)
-            r = middle;
-        else
-            high = middle;
-    }
-    return r;
-}
-
 // expf, not a quicker form: what is summed up over a whole prompt should not lean one way.
 static __device__ __forceinline__ float sigmoid_f32(float x)
 {

@@ -6,6 +6,7 @@
 // second kernel writes states when all have read them.
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/owner.cuh"
 #include "cuda/states/args.cuh"
 #include "cuda/states/states.h"
 
@@ -156,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constan
     const int all = p.io.cu_seqlens_q[p.io.size], step = TILE * (int)gridDim.y;
     for (int top = p.io.cu_seqlens_q[0] + TILE * (int)blockIdx.y; top < all; top += step) {
         const int end = min(top + TILE, all);
-        int r = request_with_row(p.io, top);
+        int r = msgl__owner_of(p.io.cu_seqlens_q, p.io.size, top);
         states_request q = request_of(p.io, r);
         conv_window w = past_of<T>(p, q, top, channel);
         for (int row = top; row < end; row++) {

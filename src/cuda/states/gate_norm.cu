@@ -5,6 +5,8 @@
 // one, neighbours by neighbours.
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/ops/rms.cuh"
+#include "cuda/owner.cuh"
 #include "cuda/states/args.cuh"
 #include "cuda/states/states.h"
 
@@ -20,29 +22,16 @@ static __device__ __forceinline__ float gate_of(const msgl_cuda_gate_norm &c, fl
     return c.sigmoid ? sigmoid_f32(z * c.z_scale) : silu_f32(z * c.z_scale);
 }
 
-// Sum over the block, the same in all threads.
-template <int THREADS> static __device__ __forceinline__ float block_sum(float v)
-{
-    __shared__ float parts[THREADS / 32];
-    v = group_sum(v, 32);
-    if (THREADS == 32) return v;
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
-    __syncthreads();
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; i++) sum += parts[i];
-    return sum;
-}
-
 // Grid: rows, parts.
 template <typename T, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     gate_norm_kernel(const __grid_constant__ gate_norm_args p)
 {
+    __shared__ float warps[32];
     msgl__pdl_trigger();
     const msgl_cuda_gate_norm &c = p.c;
     const int row = p.io.cu_seqlens_q[0] + (int)blockIdx.x, first = (int)blockIdx.y * p.each;
-    const int r = p.rows ? request_with_row(p.io, row) : (int)blockIdx.x;
+    const int r = p.rows ? msgl__owner_of(p.io.cu_seqlens_q, p.io.size, row) : (int)blockIdx.x;
     msgl__pdl_wait();
     if (p.io.to[r] < 0) return; // all of the block
     T *const y = (T *)c.y + (size_t)row * c.ld_y + first;
@@ -55,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS)
             if (c.norm == MSGL_SSM_NORM_GATED) v *= gate_of(c, to_f32(z[i]));
             sum = fmaf(v, v, sum);
         }
-        by = 1.0f / sqrtf(block_sum<THREADS>(sum) / (float)p.each + c.eps);
+        by = 1.0f / sqrtf(block_sum(sum, warps) / (float)p.each + c.eps);
     }
     for (int i = (int)threadIdx.x; i < p.each; i += THREADS) {
         const float w =
