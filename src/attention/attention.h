@@ -162,8 +162,11 @@ struct msgl_attn_desc {
     // Kernels read what lies behind a window and only mask its scores, so that what another request
     // has there would matter if it were infinite: groups of layers with a window keep all tokens.
     bool reads_behind_window;
-    bool ragged;             // one call takes a step's chunks and answers together
-    bool graph;              // decode can be captured
+    bool ragged; // one call takes a step's chunks and answers together
+    bool graph;  // decode can be captured
+    // begin and forward make all that decode needs of lengths and page table in device memory: both
+    // may be lists of chosen keys, which the host never sees (chosen.h).
+    bool device_lists;
     bool verifies;           // trees of KV caches need no plan, so that they can be captured, too
     const char *plugin;      // beside its device's, "minisgl-X.so", opened by create; NULL: none
     const char *plugin_hint; // how to get it

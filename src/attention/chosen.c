@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/chosen.h"
 
-#include <string.h>
-
 #include "attention/fa/fa.h"
 #include "attention/paged.h"
 #include "core/mem.h"
@@ -19,7 +17,7 @@ typedef struct chosen_device {
     msgl_device *dev; // NULL: there is none
     msgl_attn_backend *backend;
     // The lists of a call's tokens, [ROWS, top_k], which are the backend's page table; 0, 1, 2,
-    // ..., [ROWS + 1], and room for one more; scores.
+    // ..., [ROWS + 1]; scores.
     int32_t *table, *numbers;
     float *scores;
     size_t bytes; // of all, from table on
@@ -59,12 +57,6 @@ void msgl__chosen_destroy(msgl_attn_chosen *c)
     msgl__free(c);
 }
 
-// Whether it can attend to lists that only the device knows.
-static bool takes_lists(const char *name)
-{
-    return strcmp(name, "fa") == 0 || strcmp(name, "triton") == 0;
-}
-
 int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out, msgl_err *err)
 {
     msgl_attn_needs n = *needs;
@@ -72,7 +64,7 @@ int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out
     for (const msgl_attn_desc *const *d = n.backends->all; *d != NULL; d++) {
         msgl_err why = {0};
         *out = *d;
-        if (takes_lists((*d)->name) && msgl__attn_supports(*d, &n, &why) == 0) return 0;
+        if ((*d)->device_lists && msgl__attn_supports(*d, &n, &why) == 0) return 0;
     }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "sparse attention (index_topk): no kernel on %s for %d heads over vectors "
@@ -91,7 +83,7 @@ static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const m
     if (c->score_rows < MSGL_INDEX_ROWS) c->score_rows = MSGL_INDEX_ROWS;
     if (c->score_rows > 16 * ROWS) c->score_rows = 16 * ROWS;
     const size_t numbers = sizeof c->cu_seqlens_q;
-    const size_t sizes[] = {lists, numbers + sizeof *d->numbers, (size_t)c->score_rows * row};
+    const size_t sizes[] = {lists, numbers, (size_t)c->score_rows * row};
     for (int i = 0; i < 3; i++) d->bytes += msgl__round_up(sizes[i], 64);
     d->dev = cfg->dev;
     char *at = cfg->dev->ops->alloc(cfg->dev, d->bytes);
@@ -191,7 +183,10 @@ void msgl__chosen_choose(const msgl_attn_chosen *c, msgl_exec *x,
     c->cfg.kernels->index.choose(x, &full);
 }
 
-// Tokens [t, t + n): requests of one token, whose lengths are the lists'.
+// Tokens [t, t + n): requests of one token, whose lengths are the lists'. Kernels may read lengths,
+// page table and keys before the kernel ahead of them has ended (cuda/launch.cuh): the copy of the
+// lists, which no kernel overtakes, is behind what has made these. What begin queues either lets no
+// kernel start early or is waited for.
 static void attend_on_device(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
                              int32_t n, const int32_t *slots, const int32_t *counts,
                              const msgl_attn_input *in, void *out)
@@ -208,9 +203,6 @@ static void attend_on_device(const msgl_attn_chosen *c, msgl_exec *x, const msgl
                             .graph = true};
     d->dev->ops->copy(d->dev, d->table, slots, (size_t)n * (size_t)c->list_keys * sizeof *slots);
     d->backend->desc->begin(d->backend, x, &seqs);
-    // What begin has queued is many kernels in front of a layer's elsewhere, which may therefore
-    // read its results early; a copy between the two keeps it from beginning before they are there.
-    d->dev->ops->copy(d->dev, d->numbers + ROWS + 1, d->numbers, sizeof *d->numbers);
     d->backend->desc->forward(d->backend, x, layer, &seqs, in, out);
 }
 

@@ -403,6 +403,7 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .bidirectional = true,
     .tree = true,
     .graph = true,
+    .device_lists = true,
     .verifies = true,
     .supports = fa_supports,
     .create = fa_create,

@@ -201,6 +201,7 @@ const msgl_attn_desc msgl__attn_triton_cuda = {
     .sinks = true,
     .tree = true,
     .graph = true,
+    .device_lists = true,
     .supports = triton_supports,
     .create = triton_create,
     .destroy = triton_destroy,
