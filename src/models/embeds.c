@@ -69,6 +69,12 @@ static int load_config(const char *dir, const json_t *module, char *file, json_t
     return code == 0 ? msgl__json_load(file, MAX_BYTES, 0, out, err) : code;
 }
 
+// A mean without the tokens of a text's prompt; of one row it says nothing.
+static bool leaves_out_prompt(const json_t *config, msgl_pool_mode mode)
+{
+    return mode == MSGL_POOL_MEAN && json_is_false(json_object_get(config, "include_prompt"));
+}
+
 // A model that generates sees a whole text in its last token alone.
 static int read_pooling(const char *dir, const json_t *module, bool encodes, msgl_pool_mode *out,
                         msgl_err *err)
@@ -82,6 +88,13 @@ static int read_pooling(const char *dir, const json_t *module, bool encodes, msg
     while (i < known && strcmp(mode, MODES[i][spelling]) != 0) i++;
     if (i < known) {
         *out = (msgl_pool_mode)i;
+        if (leaves_out_prompt(config, *out)) {
+            code =
+                msgl__err_set(err, MSGL_EUNSUPPORTED,
+                              "%s: include_prompt: found false, allowed: true, as a mean has all "
+                              "tokens here",
+                              msgl__path_shown(file));
+        }
     } else {
         code = msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: pooling mode: found %s, allowed: %s",
                              msgl__path_shown(file), msgl__printable(mode, shown, sizeof shown),
@@ -191,12 +204,30 @@ static int read_score(const char *dir, const json_t *module, int ids[2], msgl_er
     return code;
 }
 
-// Whether a module may stand where it does: a Dense reads what was pooled, and is not behind a
-// Normalize.
-static bool in_place(const char *class, const char *before)
+// A Dense reads what was pooled, and is not behind a Normalize.
+static bool dense_may_follow(const char *before)
 {
-    if (strcmp(class, "Dense") != 0) return true;
     return strcmp(before, "Pooling") == 0 || strcmp(before, "Dense") == 0;
+}
+
+// What a Transformer makes of a text: with "message" in its modality_config, a user's turn in the
+// chat template.
+static int check_transformer(const char *dir, msgl_err *err)
+{
+    char file[PATH_BYTES];
+    json_t *config;
+    int code = msgl__path_join(dir, "sentence_bert_config.json", file, sizeof file, err);
+    if (code != 0 || access(file, F_OK) != 0) return code;
+    code = msgl__json_load(file, MAX_BYTES, 0, &config, err);
+    if (code != 0) return code;
+    if (json_object_get(json_object_get(config, "modality_config"), "message") != NULL) {
+        code = msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s: modality_config: found message, allowed: text alone, as vectors "
+                             "are of texts without a chat template here",
+                             msgl__path_shown(file));
+    }
+    json_decref(config);
+    return code;
 }
 
 // Beside the model, what pools and what is behind that, only what vectors get anyway.
@@ -214,10 +245,12 @@ static int check_modules(const char *dir, const json_t *modules, bool encodes,
         int code = 0;
         if (!scores && strcmp(class, "Pooling") == 0) {
             code = read_pooling(dir, m, encodes, &out->mode, err);
-        } else if (!scores && strcmp(class, "Dense") == 0 && in_place(class, before)) {
+        } else if (!scores && strcmp(class, "Dense") == 0 && dense_may_follow(before)) {
             code = read_dense(dir, m, out, err);
         } else if (scores && strcmp(class, "LogitScore") == 0) {
             code = read_score(dir, m, out->score_ids, err);
+        } else if (!scores && strcmp(class, "Transformer") == 0) {
+            code = check_transformer(dir, err);
         } else if (strcmp(class, "Transformer") != 0 &&
                    (scores || strcmp(class, "Normalize") != 0)) {
             return msgl__err_set(

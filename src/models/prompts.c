@@ -11,13 +11,6 @@
 
 enum { MAX_BYTES = 1 << 20, PATH_BYTES = 4096, MAX_PROMPTS = 256, MAX_TEXT = 4096 };
 
-static int refuse(const char *file, const char *name, const char *allowed, msgl_err *err)
-{
-    char shown[64];
-    return msgl__err_set(err, MSGL_EFORMAT, "%s: prompts: \"%s\": allowed: %s", file,
-                         msgl__printable(name, shown, sizeof shown), allowed);
-}
-
 static char *put(char **at, const char *s, size_t n)
 {
     char *copy = *at;
@@ -42,7 +35,10 @@ static int measure(const char *file, const json_t *prompts, size_t *bytes, msgl_
         if (json_is_null(text)) continue;
         if (!json_is_string(text) || json_string_length(text) > MAX_TEXT ||
             strlen(json_string_value(text)) != json_string_length(text)) {
-            return refuse(file, name, "a string of up to 4096 bytes", err);
+            char shown[64];
+            return msgl__err_set(err, MSGL_EFORMAT,
+                                 "%s: prompts: \"%s\": allowed: a string of up to %d bytes", file,
+                                 msgl__printable(name, shown, sizeof shown), MAX_TEXT);
         }
         *bytes += strlen(name) + 1 + json_string_length(text) + 1;
     }
@@ -72,7 +68,10 @@ static int read(const char *file, const json_t *root, msgl_text_prompts *out, ms
     if (!json_is_string(usual)) return 0;
     out->usual = msgl__text_prompt(out, json_string_value(usual));
     if (out->usual != NULL) return 0;
-    return refuse(file, json_string_value(usual), "a prompt of default_prompt_name", err);
+    char shown[64];
+    return msgl__err_set(err, MSGL_EFORMAT,
+                         "%s: default_prompt_name: found \"%s\", allowed: a name in prompts", file,
+                         msgl__printable(json_string_value(usual), shown, sizeof shown));
 }
 
 int msgl__text_prompts_load(const char *dir, msgl_text_prompts *out, msgl_err *err)

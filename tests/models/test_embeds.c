@@ -117,6 +117,8 @@ static void test_modes(void **state)
     } modes[] = {
         {"{\"pooling_mode_mean_tokens\":true}", 0, MSGL_POOL_MEAN},
         {"{\"pooling_mode\":\"mean\"}", 0, MSGL_POOL_MEAN},
+        {"{\"pooling_mode\":\"mean\",\"include_prompt\":true}", 0, MSGL_POOL_MEAN},
+        {"{\"pooling_mode\":\"cls\",\"include_prompt\":false}", 0, MSGL_POOL_FIRST},
         {"{\"pooling_mode_cls_token\":true}", 0, MSGL_POOL_FIRST},
         {"{\"pooling_mode\":\"cls\"}", 0, MSGL_POOL_FIRST},
         {LAST, 0, MSGL_POOL_LAST},
@@ -140,6 +142,53 @@ static void test_modes(void **state)
         if (code != modes[i].code || (code == 0 && got.mode != modes[i].mode) ||
             (code != 0 && strstr(err.text, "allowed: one of lasttoken, cls, mean") == NULL)) {
             fail_msg("%s: %d, %d: %s", modes[i].pooling, code, (int)got.mode, err.text);
+        }
+    }
+    static const char without[] = "{\"pooling_mode\":\"mean\",\"include_prompt\":false}";
+    msgl_model_pooling got;
+    msgl_err err = {0};
+    folder_write(&f, "1_Pooling/config.json", without, strlen(without));
+    assert_int_equal(msgl__model_pooling(f.dir, true, &got, &err), MSGL_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "1_Pooling/config.json: include_prompt: found false"));
+    folder_path(&f, "1_Pooling/config.json", sub, sizeof sub);
+    unlink(sub);
+    folder_path(&f, "1_Pooling", sub, sizeof sub);
+    assert_int_equal(rmdir(sub), 0);
+    folder_remove(&f);
+}
+
+// What a Transformer makes of a text before the model reads it.
+static void test_modalities(void **state)
+{
+    static const struct {
+        const char *config;
+        int code;
+        const char *text;
+    } all[] = {
+        {"{}", 0, NULL},
+        {"{\"max_seq_length\":512,\"do_lower_case\":false}", 0, NULL},
+        {"{\"modality_config\":{\"text\":{\"method\":\"forward\"}}}", 0, NULL},
+        {"{\"modality_config\":{\"text\":{},\"message\":{}}}", MSGL_EUNSUPPORTED,
+         "sentence_bert_config.json: modality_config: found message, allowed: text alone"},
+        {"[", MSGL_EFORMAT, "sentence_bert_config.json"},
+    };
+    static const char modules[] =
+        "[" MODULE("", OLD "Transformer") "," MODULE("1_Pooling", OLD "Pooling") "]";
+    (void)state;
+    folder f;
+    char sub[512];
+    folder_make(&f);
+    folder_path(&f, "1_Pooling", sub, sizeof sub);
+    assert_int_equal(mkdir(sub, 0777), 0);
+    folder_write(&f, "modules.json", modules, strlen(modules));
+    folder_write(&f, "1_Pooling/config.json", LAST, strlen(LAST));
+    for (size_t i = 0; i < MSGL_COUNT(all); i++) {
+        msgl_model_pooling got;
+        msgl_err err = {0};
+        folder_write(&f, "sentence_bert_config.json", all[i].config, strlen(all[i].config));
+        const int code = msgl__model_pooling(f.dir, false, &got, &err);
+        if (code != all[i].code || (code != 0 && strstr(err.text, all[i].text) == NULL)) {
+            fail_msg("%s: %d: %s", all[i].config, code, err.text);
         }
     }
     folder_path(&f, "1_Pooling/config.json", sub, sizeof sub);
@@ -241,7 +290,7 @@ static void test_prompts(void **state)
          "q: ", "q: ", NULL},
         {"{\"prompts\":{\"query\":\"q: \"},\"default_prompt_name\":null}", 0, 1, "q: ", NULL, NULL},
         {"{\"prompts\":{},\"default_prompt_name\":\"query\"}", MSGL_EFORMAT, 0, NULL, NULL,
-         "prompts: \"query\": allowed: a prompt of default_prompt_name"},
+         "default_prompt_name: found \"query\", allowed: a name in prompts"},
         {"{\"prompts\":{\"query\":7}}", MSGL_EFORMAT, 0, NULL, NULL,
          "prompts: \"query\": allowed: a string of up to 4096 bytes"},
         {"[", MSGL_EFORMAT, 0, NULL, NULL, file},
@@ -331,9 +380,10 @@ static void test_no_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_folders),     cmocka_unit_test(test_modes),
-        cmocka_unit_test(test_dense),       cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_other_heads), cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_folders),    cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_modalities), cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_prompts),    cmocka_unit_test(test_other_heads),
+        cmocka_unit_test(test_no_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
