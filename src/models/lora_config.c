@@ -214,10 +214,15 @@ static void read_tokens(msgl_json_reader *r, msgl_lora_config *c)
     json_t *v;
     if (is_nothing(all) || r->status != 0) return;
     const size_t n = json_is_object(all) ? json_object_size(all) : 1;
-    c->tokens = n <= MAX_TOKEN_MODULES ? msgl__calloc(n, sizeof *c->tokens) : NULL;
+    if (n > MAX_TOKEN_MODULES) {
+        r->status = msgl__err_set(r->err, MSGL_ELIMIT,
+                                  "%s: trainable_token_indices: found %zu modules, allowed %d",
+                                  r->file, n, MAX_TOKEN_MODULES);
+        return;
+    }
+    c->tokens = msgl__calloc(n, sizeof *c->tokens);
     if (c->tokens == NULL) {
-        r->status =
-            msgl__err_set(r->err, MSGL_ELIMIT, "%s: trainable_token_indices: too many", r->file);
+        r->status = msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", r->file);
         return;
     }
     if (!json_is_object(all)) {

@@ -32,13 +32,13 @@ static int fail(const msgl_lora_saved_reader *r, const msgl_tensor *t, int code,
     return msgl__lora_fail(r->c, t, code, what, r->err);
 }
 
+// That of these sites, whole or as tokens, which is a new one if there is none.
 static int add_module(msgl_lora_saved_reader *r, const msgl_tensor *t, const msgl_lora_site *sites,
-                      size_t num, module **out)
+                      size_t num, bool tokens, module **out)
 {
-    module *last = r->num > 0 ? &r->modules[r->num - 1] : NULL;
-    if (last != NULL && last->sites == sites && last->ids == NULL) { // bias, then weight
-        *out = last;
-        return 0;
+    for (size_t i = 0; i < r->num; i++) {
+        *out = &r->modules[i];
+        if ((*out)->sites == sites && ((*out)->ids != NULL) == tokens) return 0;
     }
     if (r->num == r->room) {
         r->room = 2 * r->room + 8;
@@ -91,17 +91,18 @@ bool msgl__lora_saved_take(msgl_lora_saved_reader *r, const msgl_tensor *t, cons
     const msgl_lora_site *sites = msgl__lora_find_sites(r->sites, of, &num);
     module *m = NULL;
     r->status = check_site(r, t, sites, num);
-    if (r->status == 0) r->status = add_module(r, t, sites, num, &m);
+    if (r->status == 0) r->status = add_module(r, t, sites, num, suffix == TOKENS, &m);
     if (r->status != 0) return true;
-    if (!t->loadable || t->packing.form != NULL || t->ndim != (suffix == BIAS ? 1 : 2)) {
+    const msgl_tensor **to = suffix == BIAS ? &m->bias : &m->weight;
+    if (*to != NULL) {
+        r->status = fail(r, t, MSGL_EFORMAT, "its module is there twice");
+    } else if (!t->loadable || t->packing.form != NULL || t->ndim != (suffix == BIAS ? 1 : 2)) {
         r->status = fail(r, t, MSGL_EFORMAT,
                          "allowed: F32, F16 or BF16, a bias of one dimension "
                          "and all else of two");
-    } else if (suffix == BIAS) {
-        m->bias = t;
-    } else {
-        m->weight = t;
-        if (suffix != TOKENS) return true;
+    }
+    *to = t;
+    if (r->status == 0 && suffix == TOKENS) {
         m->ids = msgl__lora_config_tokens(r->config, of, sites->embeds, &m->num_ids);
         if (m->ids == NULL) {
             r->status =
@@ -155,7 +156,7 @@ static int tie(msgl_lora_saved_reader *r)
         size_t n;
         const msgl_lora_site *sites = msgl__lora_find_sites(r->sites, r->sites->head_name, &n);
         if (n == 0) return 0;
-        const int code = add_module(r, tokens.weight, sites, n, &m);
+        const int code = add_module(r, tokens.weight, sites, n, true, &m);
         if (code != 0) return code;
         m->weight = tokens.weight;
         m->ids = tokens.ids;
@@ -188,8 +189,8 @@ static span own_rows(const module *m, int32_t at, int32_t rows)
     return (span){first - at, end > first ? end - at : first - at, w->row + first - w->skip};
 }
 
-static int plan_one(msgl_lora_saved_reader *r, msgl_weight_plan *p, const module *m,
-                    msgl_lora_replaced *out, int *num)
+static void plan_one(msgl_lora_saved_reader *r, msgl_weight_plan *p, const module *m,
+                     msgl_lora_replaced *out, int *num)
 {
     const int32_t cols = m->of == NULL ? r->sites->hidden : m->of->w.k;
     if (m->ids == NULL) {
@@ -201,12 +202,12 @@ static int plan_one(msgl_lora_saved_reader *r, msgl_weight_plan *p, const module
             end = w->row + w->rows > end ? w->row + w->rows : end;
         }
         if (m->of == NULL) end = r->sites->vocab;
-        if (end == first) return 0;
+        if (end == first) return;
         msgl_lora_replaced *to = &out[(*num)++];
         to->first = first;
         msgl__plan_weight(p, &to->w, end - first, cols);
         if (m->bias != NULL) msgl__plan_vector(p, &to->bias, end - first);
-        return 0;
+        return;
     }
     for (int32_t i = 0, n; i < m->num_ids; i += n) {
         n = stretch(m, i);
@@ -216,7 +217,6 @@ static int plan_one(msgl_lora_saved_reader *r, msgl_weight_plan *p, const module
         to->first = s.to;
         msgl__plan_weight(p, &to->w, s.end - s.from, cols);
     }
-    return 0;
 }
 
 static int by_of(const void *a, const void *b)
@@ -234,12 +234,12 @@ int msgl__lora_saved_plan(msgl_lora_saved_reader *r, msgl_weight_plan *p, msgl_l
         const int code = check_module(r, &r->modules[i]);
         if (code != 0) return code;
     }
-    int code = tie(r);
+    const int code = tie(r);
     if (code != 0 || r->num == 0) return code;
     qsort(r->modules, r->num, sizeof *r->modules, by_of);
     msgl_lora_saved *all = *out = msgl__calloc(r->num, sizeof *all);
     if (all == NULL) return msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
-    for (size_t first = 0, end; first < r->num && code == 0; first = end) {
+    for (size_t first = 0, end; first < r->num; first = end) {
         size_t room = 0;
         for (end = first; end < r->num && r->modules[end].of == r->modules[first].of; end++) {
             room += r->modules[end].ids != NULL ? (size_t)r->modules[end].num_ids : 1;
@@ -249,13 +249,13 @@ int msgl__lora_saved_plan(msgl_lora_saved_reader *r, msgl_weight_plan *p, msgl_l
         l->of = r->modules[first].of;
         l->at = at;
         if (at == NULL) return msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
-        for (size_t i = first; i < end && code == 0; i++) {
+        for (size_t i = first; i < end; i++) {
             r->modules[i].first = (size_t)l->num;
-            code = plan_one(r, p, &r->modules[i], at, &l->num);
+            plan_one(r, p, &r->modules[i], at, &l->num);
             r->modules[i].num = (size_t)l->num - r->modules[i].first;
         }
     }
-    return code;
+    return 0;
 }
 
 static void load_bias(const module *m, const msgl_lora_replaced *to, msgl_exec *x)

@@ -803,6 +803,24 @@ static void refuse_twice(harness *h)
     folder_remove(&f);
 }
 
+// A head in the place of the model's by two names.
+static void refuse_saved_twice(harness *h)
+{
+    static const char HEADER[] =
+        "{\"base_model.model.lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[260,32],"
+        "\"data_offsets\":[0,33280]},"
+        "\"base_model.model.model.lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[260,32],"
+        "\"data_offsets\":[33280,66560]}}";
+    static const char CONFIG[] = "{\"peft_type\": \"LORA\"}";
+    static const char data[66560];
+    folder f;
+    folder_make(&f);
+    write_safetensors(&f, "adapter_model.safetensors", HEADER, data, sizeof data);
+    folder_write(&f, "adapter_config.json", CONFIG, sizeof CONFIG - 1);
+    refuse(h, f.dir, MSGL_EFORMAT, "model.lm_head.weight: its module is there twice");
+    folder_remove(&f);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -821,6 +839,12 @@ static void test_refused(void **state)
     refuse_named(&h, "latent_kv", "kv_b_proj.lora_A.weight: the model has no such module");
     refuse_config(&h, "{\"peft_type\": \"LORA\", \"trainable_token_indices\": [1, -1]}",
                   MSGL_EFORMAT, "trainable_token_indices");
+    refuse_config(&h,
+                  "{\"peft_type\": \"LORA\", \"trainable_token_indices\": {\"a\": [], \"b\": [],"
+                  " \"c\": [], \"d\": [], \"e\": [], \"f\": [], \"g\": [], \"h\": [], \"i\": [],"
+                  " \"j\": [], \"k\": [], \"l\": [], \"m\": [], \"n\": [], \"o\": [], \"p\": [],"
+                  " \"q\": []}}",
+                  MSGL_ELIMIT, "trainable_token_indices: found 17 modules, allowed 16");
     char head[PATH];
     lora_path(head, "head", ""); // of another model
     refuse(&h, head, MSGL_EFORMAT,
@@ -844,6 +868,7 @@ static void test_refused(void **state)
     refuse_config(&h, "{\"peft_type\": \"LORA\", \"lora_alpha\": 1e30}", MSGL_EFORMAT,
                   "lora_alpha");
     refuse_twice(&h);
+    refuse_saved_twice(&h);
     refuse_config(&h, "[", MSGL_EFORMAT, "adapter_config.json");
     harness_close(&h);
 }
