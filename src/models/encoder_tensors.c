@@ -130,7 +130,7 @@ static void declare_head(const declaring *d, msgl_encoder *e)
 {
     const msgl_encoder_config *c = config(d);
     const int32_t hidden = d->m->cfg.hidden_size, labels = d->m->cfg.num_labels;
-    const msgl_linear_use use = {.rows = MSGL_ROWS_LOGITS};
+    const msgl_linear_use use = {.rows = MSGL_ROWS_STEP}; // a text has a token or more
     if (labels == 0) return;
     declare_product(d, &e->head_dense, hidden, hidden, c->head_bias, &use);
     declare_rows(d, &e->head_dense, 0, hidden, c->head_bias, c->names.head_dense);

@@ -257,6 +257,43 @@ static void test_tokens(void **state)
     harness_close(&h);
 }
 
+// More texts in a step than an answering model computes logits of at a time (64 on a CPU): labels
+// of each are those that it has alone.
+static void test_many_texts(void **state)
+{
+    (void)state;
+    enum { TEXTS = 100, LEN = 4, LABELS = 3 };
+    harness h;
+    msgl_batch_req reqs[TEXTS];
+    float together[TEXTS * LABELS];
+    msgl_options cfg = options_for(DIR "bert_classifier", "float32", NULL);
+    cfg.max_running = TEXTS;
+    cfg.max_prefill_tokens = TEXTS * LEN;
+    cfg.num_pages = 2 * TEXTS * LEN;
+    cfg.deterministic = !ON_CPU;
+    harness_open(&h, &cfg);
+    assert_true(TEXTS > h.e->logits_rows || !ON_CPU);
+    assert_int_equal(h.info->pooled_size, LABELS);
+    for (int32_t i = 0; i < TEXTS; i++) {
+        const int32_t ids[LEN] = {5, 6 + i, 200 + 3 * i, 7};
+        harness_pages(&h, i, LEN);
+        harness_tokens(&h, i, ids, LEN);
+        reqs[i] = harness_req(i, 0, LEN);
+        reqs[i].logits_from = LEN - 1;
+    }
+    harness_step(&h, MSGL_PREFILL, reqs, TEXTS);
+    memcpy(together, h.result.pooled, sizeof together);
+    for (int32_t i = 0; i < TEXTS; i++) {
+        assert_int_equal(h.result.status[i], 0);
+        if (i > 0) assert_memory_not_equal(together + i * LABELS, together, LABELS * sizeof(float));
+    }
+    for (int32_t i = 0; i < TEXTS; i += 11) {
+        harness_step(&h, MSGL_PREFILL, &reqs[i], 1);
+        assert_memory_equal(h.result.pooled, together + i * LABELS, LABELS * sizeof(float));
+    }
+    harness_close(&h);
+}
+
 static void test_all_covered(void **state)
 {
     (void)state;
@@ -321,9 +358,9 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parity),      cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_all_covered), cmocka_unit_test(test_only_whole_texts),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_parity),           cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_many_texts),       cmocka_unit_test(test_all_covered),
+        cmocka_unit_test(test_only_whole_texts), cmocka_unit_test(test_refusals),
     };
     if (!harness_has_device(TEST_DEVICE)) return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
