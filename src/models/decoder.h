@@ -271,6 +271,9 @@ bool msgl__decoder_read_bits(msgl_json_reader *r, msgl_model_config *c, const ch
                              int flags);
 // mlp_layer_types: which layers are "dense" and which "sparse". False: there is no such field.
 bool msgl__decoder_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c);
+// mlp_layer_types, or as hubs have it moe_layer_freq with 1 for layers with experts; without them
+// those from `first` on.
+void msgl__decoder_read_sparse_layers(msgl_json_reader *r, msgl_model_config *c, int32_t first);
 // rotary_dim: how many dimensions of a head rotate, where others say which share of them. A share
 // that is given counts.
 void msgl__decoder_read_rotary_dim(msgl_json_reader *r, msgl_model_config *c);

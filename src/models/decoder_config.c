@@ -108,16 +108,25 @@ void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c)
     d->attn_out_scale = d->ffn_out_scale = d->ffn_norm_scale = 1;
 }
 
+// The list `key` with something for each layer, NULL if it is missing or rejected; whether there is
+// such a field.
+static bool layer_list(msgl_json_reader *r, const msgl_model_config *c, const char *key,
+                       const json_t **list)
+{
+    const json_t *v = msgl__json_get(r, key);
+    *list = json_array_size(v) == (size_t)c->num_layers ? v : NULL; // 0 of what is no array
+    if (v != NULL && *list == NULL) {
+        msgl__json_reject(r, MSGL_EFORMAT, key, v, "a list of num_hidden_layers");
+    }
+    return v != NULL;
+}
+
 bool msgl__decoder_read_kinds(msgl_json_reader *r, msgl_model_config *c, const char *key,
                               const msgl_layer_kind *kinds, size_t num)
 {
-    const json_t *list = msgl__json_get(r, key);
-    if (list == NULL) return false;
-    if (!json_is_array(list) || json_array_size(list) != (size_t)c->num_layers) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, list, "a list of num_hidden_layers");
-        return true;
-    }
-    for (int32_t l = 0; l < c->num_layers; l++) {
+    const json_t *list;
+    const bool there = layer_list(r, c, key, &list);
+    for (int32_t l = 0; l < c->num_layers && list != NULL; l++) {
         const json_t *v = json_array_get(list, (size_t)l);
         const char *name = json_is_string(v) ? json_string_value(v) : "";
         size_t k = 0;
@@ -135,7 +144,7 @@ bool msgl__decoder_read_kinds(msgl_json_reader *r, msgl_model_config *c, const c
         msgl__json_reject(r, MSGL_EUNSUPPORTED, key, v, allowed);
         return true;
     }
-    return true;
+    return there;
 }
 
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
@@ -173,13 +182,9 @@ bool msgl__decoder_read_numbers(msgl_json_reader *r, msgl_model_config *c, const
 bool msgl__decoder_read_bits(msgl_json_reader *r, msgl_model_config *c, const char *key, int value,
                              int flags)
 {
-    const json_t *list = msgl__json_get(r, key);
-    if (list == NULL) return false;
-    if (!json_is_array(list) || json_array_size(list) != (size_t)c->num_layers) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, list, "a list of num_hidden_layers");
-        return true;
-    }
-    for (int32_t l = 0; l < c->num_layers; l++) {
+    const json_t *list;
+    const bool there = layer_list(r, c, key, &list);
+    for (int32_t l = 0; l < c->num_layers && list != NULL; l++) {
         const json_t *v = json_array_get(list, (size_t)l);
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1) {
             msgl__json_reject(r, MSGL_EFORMAT, key, v, "0 or 1 for every layer");
@@ -187,7 +192,7 @@ bool msgl__decoder_read_bits(msgl_json_reader *r, msgl_model_config *c, const ch
         }
         if (json_integer_value(v) == value) c->decoder.layer_flags[l] |= (uint8_t)flags;
     }
-    return true;
+    return there;
 }
 
 void msgl__decoder_clear_layers(msgl_model_config *c, int flags)
@@ -202,6 +207,14 @@ bool msgl__decoder_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *
     if (msgl__json_get(r, key) == NULL) return false;
     msgl__decoder_clear_layers(c, MSGL_LAYER_SPARSE);
     return msgl__decoder_read_kinds(r, c, key, KINDS, MSGL_COUNT(KINDS));
+}
+
+void msgl__decoder_read_sparse_layers(msgl_json_reader *r, msgl_model_config *c, int32_t first)
+{
+    if (msgl__decoder_read_mlp_layer_types(r, c)) return;
+    msgl__decoder_clear_layers(c, MSGL_LAYER_SPARSE);
+    if (msgl__decoder_read_bits(r, c, "moe_layer_freq", 1, MSGL_LAYER_SPARSE)) return;
+    msgl__decoder_set_layers(c, first, MSGL_LAYER_SPARSE);
 }
 
 // One layer's object of per_layer_config.

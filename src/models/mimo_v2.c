@@ -22,15 +22,6 @@ static void read_windows(msgl_json_reader *r, msgl_model_config *c)
     msgl__decoder_rope_of_windows(c);
 }
 
-// mlp_layer_types, or hubs' moe_layer_freq with 1 for experts; without them all but the first.
-static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
-{
-    if (msgl__decoder_read_mlp_layer_types(r, c)) return;
-    msgl__decoder_clear_layers(c, MSGL_LAYER_SPARSE);
-    if (msgl__decoder_read_bits(r, c, "moe_layer_freq", 1, MSGL_LAYER_SPARSE)) return;
-    msgl__decoder_set_layers(c, 1, MSGL_LAYER_SPARSE);
-}
-
 static void read_shapes(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_attn_shape *full = &c->decoder.shapes[0], *sliding = &c->decoder.shapes[1];
@@ -70,7 +61,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->router.scoring = MSGL_SCORE_SIGMOID;
     d->router.norm_topk = msgl__json_bool_or(r, "norm_topk_prob", true);
     d->router.scale = (float)msgl__json_num_or(r, "routed_scaling_factor", 1e-6, 1e6, 1);
-    if (r->status == 0) read_sparse_layers(r, c);
+    if (r->status == 0) msgl__decoder_read_sparse_layers(r, c, 1);
 }
 
 const msgl_arch msgl__arch_mimo_v2_flash = {

@@ -66,15 +66,6 @@ static void read_attention(msgl_json_reader *r, msgl_model_config *c)
     if (r->status == 0) r->status = section.status;
 }
 
-// mlp_layer_types, or hubs' moe_layer_freq with 1 for experts; without them all layers have some.
-static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
-{
-    const char *const key = "moe_layer_freq";
-    if (msgl__decoder_read_mlp_layer_types(r, c) || msgl__json_get(r, key) == NULL) return;
-    msgl__decoder_clear_layers(c, MSGL_LAYER_SPARSE);
-    msgl__decoder_read_bits(r, c, key, 1, MSGL_LAYER_SPARSE);
-}
-
 static void read_all(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
@@ -90,7 +81,7 @@ static void read_all(msgl_json_reader *r, msgl_model_config *c)
     d->router.scoring = MSGL_SCORE_SIGMOID;
     d->router.norm_topk = true;
     d->router.scale = (float)msgl__json_num_or(r, "routed_scaling_factor", 1e-6, 1e6, 2);
-    if (r->status == 0) read_sparse_layers(r, c);
+    if (r->status == 0) msgl__decoder_read_sparse_layers(r, c, 0);
     if (r->status == 0) read_attention(r, c);
 }
 
