@@ -45,6 +45,11 @@ struct msgl_lora_sites {
 const msgl_lora_site *msgl__lora_find_sites(const msgl_lora_sites *s, const char *name,
                                             size_t *num);
 
+// Sites [first, end) are those of one module.
+size_t msgl__lora_module_end(const msgl_lora_sites *s, size_t first);
+// What a module's rank takes of a product's rows or columns: itself and, by tiles, zeros behind.
+int32_t msgl__lora_room(const msgl_lora_sites *s, int32_t rank);
+
 // One line of an adapter's file c and its tensor; returns the code.
 int msgl__lora_fail(const msgl_checkpoint *c, const msgl_tensor *t, int code, const char *what,
                     msgl_err *err);
