@@ -42,7 +42,7 @@ static int plan_linear(const reading *r, msgl_weight_plan *p, size_t first, size
     *l = (msgl_lora_linear){.of = r->modules[first].sites->linear};
     const size_t most = (size_t)r->s->size.parts; // that scratch is taken for
     if (end - first > MSGL_MAX_LORA_PARTS || end - first > most) {
-        return msgl__lora_fail(r->c, r->modules[first].a, MSGL_ELIMIT,
+        return msgl__lora_fail(r->c, r->modules[first].f.a, MSGL_ELIMIT,
                                "too many modules of one product", r->err);
     }
     for (size_t i = first; i < end; i++) {
@@ -76,7 +76,7 @@ static int check_once(const reading *r)
 {
     for (size_t i = 1; i < r->num; i++) {
         if (r->modules[i].sites != r->modules[i - 1].sites) continue;
-        return msgl__lora_fail(r->c, r->modules[i].a, MSGL_EFORMAT, "its module is there twice",
+        return msgl__lora_fail(r->c, r->modules[i].f.a, MSGL_EFORMAT, "its module is there twice",
                                r->err);
     }
     return 0;

@@ -29,7 +29,7 @@ static int dummy_modules(reading *r, int32_t rank, bool attention)
         module *m = &r->modules[r->num++];
         m->sites = &s->at[i];
         m->num_sites = msgl__lora_module_end(s, i) - i;
-        m->rank = rank;
+        m->f.rank = rank;
         m->room = msgl__lora_room(s, rank);
         msgl__lora_module_place(m);
     }

@@ -14,13 +14,10 @@
 typedef enum part { GATE, UP, DOWN, NUM_PARTS } part;
 
 typedef struct msgl_lora_expert_module {
-    char name[2 * MSGL_TENSOR_NAME]; // as PEFT matches it
-    int32_t block;                   // of reader.blocks
-    int32_t expert;                  // -1: it stacks all of them; GATE then is gate and up
+    msgl_lora_factors f; // rank: of one expert
+    int32_t block;       // of reader.blocks
+    int32_t expert;      // -1: it stacks all of them; GATE then is gate and up
     part part;
-    const msgl_tensor *a, *b;
-    int32_t rank; // of one expert
-    float scale;
 } module;
 
 static const struct {
@@ -48,13 +45,9 @@ static int32_t take_number(const char **s)
 // on; NULL: it is of no experts.
 static const char *behind_experts(const char *name, int32_t *layer)
 {
-    static const char LAYERS[] = "layers.", EXPERTS[] = ".experts";
-    const char *s = strstr(name, LAYERS);
-    if (s == NULL) return NULL;
-    s += sizeof LAYERS - 1;
-    *layer = take_number(&s);
-    if (*layer < 0) return NULL;
-    while ((s = strstr(s, EXPERTS)) != NULL) {
+    static const char EXPERTS[] = ".experts";
+    const char *s = msgl__lora_behind_layer(name, layer);
+    while (s != NULL && (s = strstr(s, EXPERTS)) != NULL) {
         s += sizeof EXPERTS - 1;
         if (*s == '\0' || *s == '.') return s;
     }
@@ -148,7 +141,7 @@ static int find_block(const msgl_lora_blocks *b, int32_t layer)
 static bool parse(const msgl_lora_blocks *b, module *m)
 {
     int32_t layer;
-    const char *s = behind_experts(m->name, &layer);
+    const char *s = behind_experts(m->f.name, &layer);
     m->block = find_block(b, layer);
     m->expert = -1;
     m->part = NUM_PARTS; // the shape will say
@@ -168,7 +161,7 @@ int msgl__lora_experts_take(msgl_lora_expert_reader *r, const msgl_tensor *t, co
                             size_t len, bool is_a)
 {
     module *last = r->num > 0 ? &r->modules[r->num - 1] : NULL;
-    if (last == NULL || strlen(last->name) != len || memcmp(last->name, name, len) != 0) {
+    if (last == NULL || !msgl__lora_factors_are(&last->f, name, len)) {
         if (r->num == r->room) {
             r->room = 2 * r->room + 64;
             module *grown = msgl__reallocarray(r->modules, r->room, sizeof *grown);
@@ -177,19 +170,15 @@ int msgl__lora_experts_take(msgl_lora_expert_reader *r, const msgl_tensor *t, co
         }
         last = &r->modules[r->num];
         *last = (module){0};
-        if (len >= sizeof last->name) return fail(r, t, MSGL_ELIMIT, "its name is too long");
-        memcpy(last->name, name, len);
+        const int code = msgl__lora_factors_begin(r->c, t, name, len, &last->f, r->err);
+        if (code != 0) return code;
         if (!parse(r->blocks, last)) {
             return fail(r, t, MSGL_EUNSUPPORTED,
                         "the model has no such experts, or none that adapters can change");
         }
         r->num++;
     }
-    if (!t->loadable || t->packing.form != NULL || t->ndim != 2) {
-        return fail(r, t, MSGL_EFORMAT, "allowed: two dimensions of F32, F16 or BF16");
-    }
-    *(is_a ? &last->a : &last->b) = t;
-    return 0;
+    return msgl__lora_factors_take(r->c, t, is_a, &last->f, r->err);
 }
 
 static int32_t in_of(const msgl_lora_block *b, part p)
@@ -206,13 +195,13 @@ static int32_t out_of(const msgl_lora_block *b, part p, bool stacked)
 
 static bool fits(const msgl_lora_block *b, const module *m, part p)
 {
-    return m->a->dims[1] == in_of(b, p) && m->b->dims[0] == out_of(b, p, m->expert < 0);
+    return m->f.a->dims[1] == in_of(b, p) && m->f.b->dims[0] == out_of(b, p, m->expert < 0);
 }
 
 static int check_rank(const msgl_lora_expert_reader *r, module *m)
 {
     const msgl_lora_block *b = &r->blocks->at[m->block];
-    const int64_t all = m->a->dims[0], of = m->expert < 0 ? b->of->num_experts : 1;
+    const int64_t all = m->f.a->dims[0], of = m->expert < 0 ? b->of->num_experts : 1;
     // PEFT makes one of rank 2 r of the gate's and the up's of each expert.
     const int64_t most = (int64_t)r->blocks->max_rank * (m->expert < 0 && m->part == GATE ? 2 : 1);
     char what[128];
@@ -222,34 +211,32 @@ static int check_rank(const msgl_lora_expert_reader *r, module *m)
             "rank: found %lld rows, allowed 1 to %lld (--max-lora-rank) for each of %lld "
             "experts",
             (long long)all, (long long)most, (long long)of);
-        return fail(r, m->a, MSGL_ELIMIT, what);
+        return fail(r, m->f.a, MSGL_ELIMIT, what);
     }
-    m->rank = (int32_t)(all / of);
+    m->f.rank = (int32_t)(all / of);
     return 0;
 }
 
 static int check_module(const msgl_lora_expert_reader *r, module *m)
 {
-    const msgl_tensor *t = m->a != NULL ? m->a : m->b;
     const msgl_lora_block *b = &r->blocks->at[m->block];
-    if (m->a == NULL || m->b == NULL) {
-        return fail(r, t, MSGL_EFORMAT, m->a == NULL ? "its A is missing" : "its B is missing");
-    }
+    int code = msgl__lora_factors_check(r->c, &m->f, r->err);
+    if (code != 0) return code;
     const bool stacked = m->expert < 0;
     if (stacked) m->part = fits(b, m, GATE) ? GATE : DOWN;
-    if (!fits(b, m, m->part) || m->b->dims[1] != m->a->dims[0]) {
+    if (!fits(b, m, m->part) || m->f.b->dims[1] != m->f.a->dims[0]) {
         char what[200], a[48], own[48];
         (void)snprintf(what, sizeof what,
                        "shapes: found A %s and B %s, expected A [ranks, %d] and B [%d, ranks]",
-                       msgl__shape_show(m->a->dims, 2, a, sizeof a),
-                       msgl__shape_show(m->b->dims, 2, own, sizeof own), (int)in_of(b, m->part),
+                       msgl__shape_show(m->f.a->dims, 2, a, sizeof a),
+                       msgl__shape_show(m->f.b->dims, 2, own, sizeof own), (int)in_of(b, m->part),
                        (int)out_of(b, m->part, stacked));
-        return fail(r, m->a, MSGL_EFORMAT, what);
+        return fail(r, m->f.a, MSGL_EFORMAT, what);
     }
-    const int code = check_rank(r, m);
+    code = check_rank(r, m);
     if (code != 0) return code;
-    char name[sizeof m->name + 16];
-    (void)snprintf(name, sizeof name, "%s", m->name);
+    char name[sizeof m->f.name + 16];
+    (void)snprintf(name, sizeof name, "%s", m->f.name);
     if (stacked) { // PEFT's name of the parameter
         char *end = strstr(name, ".base_layer");
         if (end != NULL) *end = '\0';
@@ -259,14 +246,14 @@ static int check_module(const msgl_lora_expert_reader *r, module *m)
                        : b->of->plain  ? "up_proj"
                                        : "gate_up_proj");
     }
-    return msgl__lora_config_scale(r->config, name, m->rank, &m->scale, r->err);
+    return msgl__lora_config_scale(r->config, name, m->f.rank, &m->f.scale, r->err);
 }
 
 static int by_block(const void *a, const void *b)
 {
     const module *x = a, *y = b;
     if (x->block != y->block) return x->block < y->block ? -1 : 1;
-    return strcmp(x->name, y->name);
+    return strcmp(x->f.name, y->f.name);
 }
 
 // The modules [first, end) of one block.
@@ -286,13 +273,11 @@ static int modules_of(const msgl_lora_expert_reader *r, size_t first, size_t end
     for (size_t i = first; i < end; i++) {
         const module *m = &r->modules[i];
         if (m->expert >= 0 && m->expert != e) continue;
-        const bool twice =
-            out[m->part] != NULL || (m->part == UP && out[GATE] != NULL && out[GATE]->expert < 0);
-        if (twice) return fail(r, m->a, MSGL_EFORMAT, "its module is there twice");
+        if (out[m->part] != NULL) return fail(r, m->f.a, MSGL_EFORMAT, "its module is there twice");
         out[m->part] = m;
     }
     if (out[GATE] != NULL && out[GATE]->expert < 0 && out[UP] != NULL) {
-        return fail(r, out[UP]->a, MSGL_EFORMAT, "its module is there twice");
+        return fail(r, out[UP]->f.a, MSGL_EFORMAT, "its module is there twice");
     }
     return 0;
 }
@@ -307,10 +292,10 @@ static void plan_expert(msgl_weight_plan *p, const msgl_lora_block *b,
         if (m == NULL) continue;
         const int32_t n = second ? b->of->down[0].n : m->expert < 0 ? b->of->gate_up[0].n : own;
         const int j = e->num_parts++;
-        msgl__plan_weight(p, &e->b[j], n, m->rank);
+        msgl__plan_weight(p, &e->b[j], n, m->f.rank);
         e->parts[j] =
             (msgl_lora_part){.b = &e->b[j], .at = ranks, .col = i == UP && !b->of->plain ? own : 0};
-        ranks += m->rank;
+        ranks += m->f.rank;
     }
     if (ranks > 0) {
         msgl__plan_weight(p, &e->a, ranks, second ? own : b->of->gate_up[0].k);
@@ -387,22 +372,22 @@ static void load_module(const msgl_lora_block *b, const module *m, int32_t exper
                         msgl_lora_expert *e, int j, float *stage, msgl_exec *x)
 {
     const bool stacked = m->expert < 0;
-    const size_t rank = (size_t)m->rank, k = (size_t)e->a.k, cols = (size_t)m->a->dims[1];
+    const size_t rank = (size_t)m->f.rank, k = (size_t)e->a.k, cols = (size_t)m->f.a->dims[1];
     const size_t from = m->part == DOWN ? (size_t)b->columns.from : 0;
     const size_t first = stacked ? (size_t)expert * rank : 0;
     for (size_t i = 0; i < rank; i++) {
         for (size_t c = 0; c < k; c++) {
-            stage[i * k + c] = msgl__lora_element(m->a, (first + i) * cols + from + c);
+            stage[i * k + c] = msgl__lora_element(m->f.a, (first + i) * cols + from + c);
         }
     }
-    e->a.format->pack(x, &e->a, e->parts[j].at, m->rank, stage, MSGL_F32, k);
-    const size_t rows = (size_t)e->b[j].n, all = (size_t)m->b->dims[1];
+    e->a.format->pack(x, &e->a, e->parts[j].at, m->f.rank, stage, MSGL_F32, k);
+    const size_t rows = (size_t)e->b[j].n, all = (size_t)m->f.b->dims[1];
     const size_t step = stacked ? (size_t)b->of->num_experts : 1,
                  own = stacked ? (size_t)expert : 0;
     for (size_t i = 0; i < rows; i++) {
         const size_t row = row_of(b, m, i) * all;
         for (size_t c = 0; c < rank; c++) {
-            stage[i * rank + c] = m->scale * msgl__lora_element(m->b, row + c * step + own);
+            stage[i * rank + c] = m->f.scale * msgl__lora_element(m->f.b, row + c * step + own);
         }
     }
     e->b[j].format->pack(x, &e->b[j], 0, e->b[j].n, stage, MSGL_F32, rank);

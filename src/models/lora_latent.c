@@ -2,7 +2,6 @@
 #include "models/lora_latent.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/mem.h"
@@ -10,11 +9,8 @@
 #include "models/lora_sites.h"
 
 typedef struct msgl_lora_latent_module {
-    char name[2 * MSGL_TENSOR_NAME]; // as PEFT matches it
+    msgl_lora_factors f;
     const msgl_latent_attention *of;
-    const msgl_tensor *a, *b;
-    int32_t rank;
-    float scale;
 } module;
 
 static const msgl_latent_attention *latent_of(const msgl_model *m, int32_t layer)
@@ -28,14 +24,12 @@ static const msgl_latent_attention *latent_of(const msgl_model *m, int32_t layer
 // The layer whose kv_b_proj the name is; NULL: none's.
 static const msgl_latent_attention *find(const msgl_model *m, const char *name)
 {
-    static const char LAYERS[] = "layers.", BEHIND[] = ".self_attn.kv_b_proj";
-    const char *s = strstr(name, LAYERS);
-    char *end;
-    if (s == NULL || s[sizeof LAYERS - 1] < '0' || s[sizeof LAYERS - 1] > '9') return NULL;
-    const unsigned long layer = strtoul(s + sizeof LAYERS - 1, &end, 10);
-    if (strncmp(end, BEHIND, sizeof BEHIND - 1) != 0) return NULL;
-    if (end[sizeof BEHIND - 1] != '\0' && end[sizeof BEHIND - 1] != '.') return NULL;
-    return layer < INT32_MAX ? latent_of(m, (int32_t)layer) : NULL;
+    static const char MODULE[] = ".self_attn.kv_b_proj";
+    const size_t n = sizeof MODULE - 1;
+    int32_t layer;
+    const char *s = msgl__lora_behind_layer(name, &layer);
+    if (s == NULL || strncmp(s, MODULE, n) != 0 || (s[n] != '\0' && s[n] != '.')) return NULL;
+    return latent_of(m, layer);
 }
 
 bool msgl__lora_of_latent(const msgl_model *m, const char *name)
@@ -68,7 +62,7 @@ int msgl__lora_latent_take(msgl_lora_latent_reader *r, const msgl_tensor *t, con
                            size_t len, bool is_a)
 {
     module *last = r->num > 0 ? &r->modules[r->num - 1] : NULL;
-    if (last == NULL || strlen(last->name) != len || memcmp(last->name, name, len) != 0) {
+    if (last == NULL || !msgl__lora_factors_are(&last->f, name, len)) {
         if (r->num == r->room) {
             r->room = 2 * r->room + 16;
             module *grown = msgl__reallocarray(r->modules, r->room, sizeof *grown);
@@ -77,45 +71,37 @@ int msgl__lora_latent_take(msgl_lora_latent_reader *r, const msgl_tensor *t, con
         }
         last = &r->modules[r->num];
         *last = (module){.of = find(r->m, name)};
-        if (len >= sizeof last->name) return fail(r, t, MSGL_ELIMIT, "its name is too long");
-        memcpy(last->name, name, len);
+        const int code = msgl__lora_factors_begin(r->c, t, name, len, &last->f, r->err);
+        if (code != 0) return code;
         for (size_t i = 0; i < r->num; i++) {
             if (r->modules[i].of != last->of) continue;
             return fail(r, t, MSGL_EFORMAT, "its module is there twice");
         }
         r->num++;
     }
-    if (!t->loadable || t->packing.form != NULL || t->ndim != 2) {
-        return fail(r, t, MSGL_EFORMAT, "allowed: two dimensions of F32, F16 or BF16");
-    }
-    *(is_a ? &last->a : &last->b) = t;
-    return 0;
+    return msgl__lora_factors_take(r->c, t, is_a, &last->f, r->err);
 }
 
 static int check_module(const msgl_lora_latent_reader *r, module *m)
 {
     const msgl_latent_attention *a = m->of;
-    const msgl_tensor *t = m->a != NULL ? m->a : m->b;
-    if (m->a == NULL || m->b == NULL) {
-        return fail(r, t, MSGL_EFORMAT, m->a == NULL ? "its A is missing" : "its B is missing");
-    }
-    const int64_t rank = m->a->dims[0], rows = (int64_t)r->m->cfg.num_heads * (a->nope + a->v_dim);
+    int code = msgl__lora_factors_check(r->c, &m->f, r->err);
+    if (code != 0) return code;
+    const int64_t rank = m->f.a->dims[0],
+                  rows = (int64_t)r->m->cfg.num_heads * (a->nope + a->v_dim);
     char what[200], found_a[48], found_b[48];
-    if (rank < 1 || rank > r->max_rank) {
-        (void)snprintf(what, sizeof what, "rank: found %lld, allowed 1 to %d (--max-lora-rank)",
-                       (long long)rank, (int)r->max_rank);
-        return fail(r, m->a, MSGL_ELIMIT, what);
-    }
-    if (m->a->dims[1] != a->rank || m->b->dims[0] != rows || m->b->dims[1] != rank) {
+    code = msgl__lora_check_rank(r->c, m->f.a, rank, r->max_rank, r->err);
+    if (code != 0) return code;
+    if (m->f.a->dims[1] != a->rank || m->f.b->dims[0] != rows || m->f.b->dims[1] != rank) {
         (void)snprintf(what, sizeof what,
                        "shapes: found A %s and B %s, expected A [rank, %d] and B [%lld, rank]",
-                       msgl__shape_show(m->a->dims, 2, found_a, sizeof found_a),
-                       msgl__shape_show(m->b->dims, 2, found_b, sizeof found_b), (int)a->rank,
+                       msgl__shape_show(m->f.a->dims, 2, found_a, sizeof found_a),
+                       msgl__shape_show(m->f.b->dims, 2, found_b, sizeof found_b), (int)a->rank,
                        (long long)rows);
-        return fail(r, m->a, MSGL_EFORMAT, what);
+        return fail(r, m->f.a, MSGL_EFORMAT, what);
     }
-    m->rank = (int32_t)rank;
-    return msgl__lora_config_scale(r->config, m->name, m->rank, &m->scale, r->err);
+    m->f.rank = (int32_t)rank;
+    return msgl__lora_config_scale(r->config, m->f.name, m->f.rank, &m->f.scale, r->err);
 }
 
 static int plan_module(const msgl_lora_latent_reader *r, msgl_weight_plan *p, const module *m,
@@ -130,12 +116,12 @@ static int plan_module(const msgl_lora_latent_reader *r, msgl_weight_plan *p, co
         return msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
     }
     for (size_t h = 0; h < heads; h++) {
-        msgl__plan_weight(p, &k_down[h], m->rank, a->nope);
-        msgl__plan_weight(p, &v_up[h], a->v_dim, m->rank);
+        msgl__plan_weight(p, &k_down[h], m->f.rank, a->nope);
+        msgl__plan_weight(p, &v_up[h], a->v_dim, m->f.rank);
     }
-    msgl__plan_weight(p, &l->k_up, a->rank, m->rank);
-    msgl__plan_weight(p, &l->v_down, m->rank, a->rank);
-    msgl__plan_weight(p, &l->kv_up, a->num_heads * (a->nope + a->v_dim), m->rank);
+    msgl__plan_weight(p, &l->k_up, a->rank, m->f.rank);
+    msgl__plan_weight(p, &l->v_down, m->f.rank, a->rank);
+    msgl__plan_weight(p, &l->kv_up, a->num_heads * (a->nope + a->v_dim), m->f.rank);
     return 0;
 }
 
@@ -165,18 +151,18 @@ static void load_module(const msgl_lora_latent_reader *r, const module *m, msgl_
                         float *stage, msgl_exec *x)
 {
     const msgl_latent_attention *a = m->of;
-    const size_t rank = (size_t)m->rank, latent = (size_t)a->rank, nope = (size_t)a->nope;
+    const size_t rank = (size_t)m->f.rank, latent = (size_t)a->rank, nope = (size_t)a->nope;
     const size_t v_dim = (size_t)a->v_dim, head = nope + v_dim, heads = (size_t)a->num_heads;
     const size_t row0 = head * (size_t)msgl__shard(&r->m->target, r->m->cfg.num_heads).from;
-    for (size_t i = 0; i < rank * latent; i++) stage[i] = msgl__lora_element(m->a, i);
+    for (size_t i = 0; i < rank * latent; i++) stage[i] = msgl__lora_element(m->f.a, i);
     pack(&l->v_down, stage, x);
     for (size_t i = 0; i < rank; i++) {
         for (size_t c = 0; c < latent; c++)
-            stage[c * rank + i] = msgl__lora_element(m->a, i * latent + c);
+            stage[c * rank + i] = msgl__lora_element(m->f.a, i * latent + c);
     }
     pack(&l->k_up, stage, x);
     for (size_t i = 0; i < heads * head * rank; i++) {
-        stage[i] = m->scale * msgl__lora_element(m->b, row0 * rank + i);
+        stage[i] = m->f.scale * msgl__lora_element(m->f.b, row0 * rank + i);
     }
     pack(&l->kv_up, stage, x);
     float *turned = stage + heads * head * rank;
@@ -197,7 +183,7 @@ void msgl__lora_latent_load(const msgl_lora_latent_reader *r, msgl_lora_latent *
         const msgl_latent_attention *a = m->of;
         const size_t b = (size_t)a->num_heads * (size_t)(a->nope + a->v_dim) + (size_t)a->nope;
         const size_t rows = b > (size_t)a->rank ? b : (size_t)a->rank;
-        float *stage = msgl__reallocarray(NULL, rows * (size_t)m->rank, sizeof *stage);
+        float *stage = msgl__reallocarray(NULL, rows * (size_t)m->f.rank, sizeof *stage);
         if (stage == NULL) {
             x->status = MSGL_ENOMEM;
             return;

@@ -44,8 +44,8 @@ static msgl_tensor matrix(const float *data, int64_t rows, int64_t cols)
 // B, scaled, with zeros behind its rank.
 static void stage_b(const module *m, float *stage)
 {
-    const size_t out = (size_t)m->b->dims[0], rank = (size_t)m->rank, room = (size_t)m->room;
-    to_f32(m->b, out * rank, m->scale, stage);
+    const size_t out = (size_t)m->f.b->dims[0], rank = (size_t)m->f.rank, room = (size_t)m->room;
+    to_f32(m->f.b, out * rank, m->f.scale, stage);
     // From the last row on, which goes farthest.
     for (size_t i = out; i-- > 0 && room > rank;) {
         memmove(stage + i * room, stage + i * rank, rank * sizeof *stage);
@@ -58,13 +58,13 @@ static void stage_b(const module *m, float *stage)
 static bool permuted(const reading *r, const module *m)
 {
     return r->pairs && !r->s->gguf && m->sites->wanted.pairs == 0 &&
-           (msgl__ends_with(m->name, ".q_proj") || msgl__ends_with(m->name, ".k_proj"));
+           (msgl__ends_with(m->f.name, ".q_proj") || msgl__ends_with(m->f.name, ".k_proj"));
 }
 
 // B's rows go where the weight's rows are.
 static void load_b(const reading *r, const module *m, msgl_weight *b, float *stage, msgl_exec *x)
 {
-    const int64_t out = m->b->dims[0];
+    const int64_t out = m->f.b->dims[0];
     stage_b(m, stage);
     const msgl_tensor t = matrix(stage, out, m->room);
     for (size_t i = 0; i < m->num_sites && x->status == 0; i++) {
@@ -91,18 +91,18 @@ static void load_a(const module *m, msgl_weight *a, int32_t at, msgl_exec *x)
     msgl_wanted w = m->sites->wanted;
     w.weight = a;
     w.row = at;
-    w.rows = w.unsharded_rows = m->rank;
+    w.rows = w.unsharded_rows = m->f.rank;
     w.skip = w.tensor_rows = w.first = 0;
     w.head = w.unpaired = w.pairs = 0;
-    const msgl_load_item item = {.want = &w, .tensor = m->a};
+    const msgl_load_item item = {.want = &w, .tensor = m->f.a};
     msgl__load_weight(&item, 1, x);
 }
 
 static void load_embed(const reading *r, const module *m, msgl_lora_embed *e, float *stage,
                        float *turned, msgl_exec *x)
 {
-    const size_t vocab = (size_t)e->a.n, rank = (size_t)m->rank, room = (size_t)m->room;
-    to_f32(m->a, rank * vocab, 1, stage);
+    const size_t vocab = (size_t)e->a.n, rank = (size_t)m->f.rank, room = (size_t)m->room;
+    to_f32(m->f.a, rank * vocab, 1, stage);
     for (size_t i = 0; i < room; i++) {
         for (size_t v = 0; v < vocab; v++) {
             const size_t at = r->gguf ? v * rank + i : i * vocab + v;
@@ -120,9 +120,9 @@ static size_t stage_elements(const reading *r)
     size_t most = 1;
     for (size_t i = 0; i < r->num; i++) {
         const module *m = &r->modules[i];
-        const size_t rank = (size_t)m->rank, room = (size_t)m->room;
-        const size_t a = (size_t)m->a->dims[0] * (size_t)m->a->dims[1] / rank * room;
-        const size_t b = room * (size_t)m->b->dims[0];
+        const size_t rank = (size_t)m->f.rank, room = (size_t)m->room;
+        const size_t a = (size_t)m->f.a->dims[0] * (size_t)m->f.a->dims[1] / rank * room;
+        const size_t b = room * (size_t)m->f.b->dims[0];
         most = a > most ? a : most;
         most = b > most ? b : most;
     }

@@ -11,14 +11,11 @@
 
 // A module of the adapter: where it goes, and its two tensors.
 typedef struct msgl_lora_module {
-    char name[2 * MSGL_TENSOR_NAME]; // as PEFT matches it
-    const msgl_lora_site *sites;     // [num_sites] that are one module
+    msgl_lora_factors f;
+    const msgl_lora_site *sites; // [num_sites] that are one module
     size_t num_sites;
-    const msgl_tensor *a, *b; // [rank, in], [out, rank]
-    int32_t rank;
     int32_t room;       // of A's rows and B's columns: rank, and the zeros behind
     int32_t first, end; // rows of the linear that B is for
-    float scale;
 } msgl_lora_module;
 
 // An adapter while it is read.

@@ -13,14 +13,6 @@ typedef msgl_lora_reading reading;
 // What PEFT's names begin with.
 static const char PEFT_PREFIX[] = "base_model.model.";
 
-int msgl__lora_fail(const msgl_checkpoint *c, const msgl_tensor *t, int code, const char *what,
-                    msgl_err *err)
-{
-    char name[96];
-    return msgl__err_set(err, code, "%s: tensor %s: %s", msgl__checkpoint_file(c, t),
-                         msgl__printable(t->name, name, sizeof name), what);
-}
-
 static int fail(const reading *r, const msgl_tensor *t, int code, const char *what)
 {
     return msgl__lora_fail(r->c, t, code, what, r->err);
@@ -30,17 +22,14 @@ static int fail(const reading *r, const msgl_tensor *t, int code, const char *wh
 static int module_of(reading *r, const msgl_tensor *t, const char *name, size_t len, module **out)
 {
     if (r->num > 0) {
-        module *last = &r->modules[r->num - 1];
-        if (strlen(last->name) == len && memcmp(last->name, name, len) == 0) {
-            *out = last;
-            return 0;
-        }
+        *out = &r->modules[r->num - 1];
+        if (msgl__lora_factors_are(&(*out)->f, name, len)) return 0;
     }
-    module *m = &r->modules[r->num];
+    module *m = *out = &r->modules[r->num];
     *m = (module){0};
-    if (len >= sizeof m->name) return fail(r, t, MSGL_ELIMIT, "its name is too long");
-    memcpy(m->name, name, len);
-    m->sites = msgl__lora_find_sites(r->s, m->name, &m->num_sites);
+    const int code = msgl__lora_factors_begin(r->c, t, name, len, &m->f, r->err);
+    if (code != 0) return code;
+    m->sites = msgl__lora_find_sites(r->s, m->f.name, &m->num_sites);
     if (m->num_sites == 0) {
         return fail(r, t, MSGL_EUNSUPPORTED,
                     "the model has no such module, or none that adapters can change");
@@ -62,7 +51,6 @@ static int module_of(reading *r, const msgl_tensor *t, const char *name, size_t 
                     "model's GGUF file");
     }
     r->num++;
-    *out = m;
     return 0;
 }
 
@@ -124,11 +112,7 @@ static int take_part(reading *r, const msgl_tensor *t, const char *name, size_t 
                     m->sites->embeds ? "of an embedding, allowed: lora_embedding_A and _B"
                                      : "of no embedding, allowed: lora_A and lora_B");
     }
-    if (!t->loadable || t->packing.form != NULL || t->ndim != 2) {
-        return fail(r, t, MSGL_EFORMAT, "allowed: two dimensions of F32, F16 or BF16");
-    }
-    *(k->is_a ? &m->a : &m->b) = t;
-    return 0;
+    return msgl__lora_factors_take(r->c, t, k->is_a, &m->f, r->err);
 }
 
 static int take_tensor(reading *r, const msgl_tensor *t)
@@ -177,28 +161,22 @@ void msgl__lora_module_place(msgl_lora_module *m)
 // Rank and sizes, which the model says but for the rank.
 static int check_module(const reading *r, module *m)
 {
-    const msgl_tensor *t = m->a != NULL ? m->a : m->b;
-    if (m->a == NULL || m->b == NULL) {
-        return fail(r, t, MSGL_EFORMAT, m->a == NULL ? "its A is missing" : "its B is missing");
-    }
+    int code = msgl__lora_factors_check(r->c, &m->f, r->err);
+    if (code != 0) return code;
     const bool embeds = m->sites->embeds, turned = embeds && r->gguf;
-    const int64_t rank = m->a->dims[turned ? 1 : 0];
-    if (rank < 1 || rank > r->s->max_rank) {
-        char what[96];
-        (void)snprintf(what, sizeof what, "rank: found %lld, allowed 1 to %d (--max-lora-rank)",
-                       (long long)rank, (int)r->s->max_rank);
-        return fail(r, m->a, MSGL_ELIMIT, what);
-    }
+    const int64_t rank = m->f.a->dims[turned ? 1 : 0];
+    code = msgl__lora_check_rank(r->c, m->f.a, rank, r->s->max_rank, r->err);
+    if (code != 0) return code;
     const msgl_wanted *w = &m->sites->wanted;
     const int64_t out = w->tensor_rows > 0 ? w->tensor_rows : w->unsharded_rows;
-    m->rank = (int32_t)rank;
-    m->room = msgl__lora_room(r->s, m->rank);
-    int code = turned ? check_shape(r, m->a, r->s->vocab, rank)
-                      : check_shape(r, m->a, rank, embeds ? r->s->vocab : w->all_cols);
-    if (code == 0) code = check_shape(r, m->b, embeds ? r->s->hidden : out, rank);
+    m->f.rank = (int32_t)rank;
+    m->room = msgl__lora_room(r->s, m->f.rank);
+    code = turned ? check_shape(r, m->f.a, r->s->vocab, rank)
+                  : check_shape(r, m->f.a, rank, embeds ? r->s->vocab : w->all_cols);
+    if (code == 0) code = check_shape(r, m->f.b, embeds ? r->s->hidden : out, rank);
     if (code != 0) return code;
     msgl__lora_module_place(m);
-    return msgl__lora_config_scale(r->config, m->name, m->rank, &m->scale, r->err);
+    return msgl__lora_config_scale(r->config, m->f.name, m->f.rank, &m->f.scale, r->err);
 }
 
 int msgl__lora_read_modules(msgl_lora_reading *r)

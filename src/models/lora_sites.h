@@ -8,6 +8,7 @@
 
 #include "models/lora.h"
 #include "models/lora_experts.h"
+#include "models/lora_factors.h"
 
 // A tensor of the model, and the layer that its rows and columns are in.
 typedef struct msgl_lora_site {
@@ -49,10 +50,6 @@ const msgl_lora_site *msgl__lora_find_sites(const msgl_lora_sites *s, const char
 size_t msgl__lora_module_end(const msgl_lora_sites *s, size_t first);
 // What a module's rank takes of a product's rows or columns: itself and, by tiles, zeros behind.
 int32_t msgl__lora_room(const msgl_lora_sites *s, int32_t rank);
-
-// One line of an adapter's file c and its tensor; returns the code.
-int msgl__lora_fail(const msgl_checkpoint *c, const msgl_tensor *t, int code, const char *what,
-                    msgl_err *err);
 
 // Element i of a tensor whose elements stand one by one.
 static inline float msgl__lora_element(const msgl_tensor *t, size_t i)
