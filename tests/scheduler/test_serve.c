@@ -32,8 +32,14 @@ typedef struct served {
     double cpu_s; // of the serving thread
 } served;
 
-static const msgl_msg_ready READY = {256, 4, 128, 4, 16,    "fa", "test", MSGL_POOL_NONE,
-                                     0,   0, 64,  0, false, {0}};
+static const msgl_msg_ready READY = {.max_seq_len = 256,
+                                     .max_running = 4,
+                                     .num_pages = 128,
+                                     .page_size = 4,
+                                     .vocab_size = 16,
+                                     .attention = "fa",
+                                     .device = "test",
+                                     .embed_size = 64};
 
 static void *serve(void *arg)
 {

@@ -133,11 +133,22 @@ static void *run_front(void *arg)
     return msgl__front_run(arg) == 0 ? NULL : arg;
 }
 
+msgl_msg ready_message(int32_t max_running, int32_t num_pages)
+{
+    return (msgl_msg){.type = MSGL_MSG_READY,
+                      .u.ready = {.max_seq_len = CONTEXT,
+                                  .max_running = max_running,
+                                  .num_pages = num_pages,
+                                  .page_size = 16,
+                                  .vocab_size = VOCAB,
+                                  .attention = "fa",
+                                  .device = "test",
+                                  .embed_size = 64}};
+}
+
 void engine_say_ready(server_fixture *s)
 {
-    msgl_msg m = {.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){CONTEXT,        256, 1000, 16, VOCAB, "fa",  "test",
-                                 MSGL_POOL_NONE, 0,   0,    64, 0,     false, {0}};
+    msgl_msg m = ready_message(256, 1000);
     if (s->pooled_size > 0) m.u.ready.pooling = s->reranks ? MSGL_POOL_SCORE : MSGL_POOL_EMBED;
     m.u.ready.pooled_size = s->pooled_size;
     assert_int_equal(msgl__channel_send(s->engine, &m), 0);

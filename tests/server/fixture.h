@@ -38,6 +38,8 @@ typedef struct server_fixture {
 // cfg: NULL for defaults. ready: send the engine's READY and wait until /health says so.
 void server_open(server_fixture *s, const msgl_front_config *cfg, bool ready);
 void server_close(server_fixture *s); // stops it gracefully and checks that it told the engine
+// READY of an engine that makes tokens.
+msgl_msg ready_message(int32_t max_running, int32_t num_pages);
 void engine_say_ready(server_fixture *s);
 
 // Receives the next message, which must be of this type.

@@ -109,9 +109,7 @@ static void *beat(void *arg)
 
 static void say_ready(msgl_channel *ch)
 {
-    msgl_msg m = {.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){CONTEXT,        256, 1000, 16, VOCAB, "fa",  "test",
-                                 MSGL_POOL_NONE, 0,   0,    64, 0,     false, {0}};
+    const msgl_msg m = ready_message(256, 1000);
     (void)msgl__channel_send(ch, &m);
 }
 

@@ -24,9 +24,7 @@ typedef struct fleet {
 
 static void say_ready(server_fixture *at, int max_running)
 {
-    msgl_msg m = {.type = MSGL_MSG_READY};
-    m.u.ready = (msgl_msg_ready){CONTEXT,        max_running, 1000, 16, VOCAB, "fa",  "test",
-                                 MSGL_POOL_NONE, 0,           0,    64, 0,     false, {0}};
+    const msgl_msg m = ready_message(max_running, 1000);
     assert_int_equal(msgl__channel_send(at->engine, &m), 0);
 }
 

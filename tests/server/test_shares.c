@@ -345,9 +345,7 @@ static void test_tokens(void **state)
     (void)state;
     server_fixture s;
     server_open(&s, NULL, false);
-    msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){CONTEXT,        256, 100, 16, VOCAB, "fa",  "test",
-                                     MSGL_POOL_NONE, 0,   0,   64, 0,     false, {0}};
+    const msgl_msg ready = ready_message(256, 100);
     assert_int_equal(msgl__channel_send(s.engine, &ready), 0);
     usleep(50000);
     // 100 and 100 each: 7 of them are seven times what is left.
@@ -416,9 +414,7 @@ static void test_round(void **state)
     (void)state;
     server_fixture s;
     server_open(&s, NULL, false);
-    msgl_msg ready = {.type = MSGL_MSG_READY};
-    ready.u.ready = (msgl_msg_ready){CONTEXT, 1, 1000, 16, VOCAB, "fa", "test", MSGL_POOL_NONE,
-                                     0,       0, 64,   0,  false, {0}}; // one at a time
+    const msgl_msg ready = ready_message(1, 1000); // one at a time
     assert_int_equal(msgl__channel_send(s.engine, &ready), 0);
     usleep(50000);
     int fd[4];
@@ -485,9 +481,7 @@ static void test_parties(void **state)
         cfg.max_waiting = 80;
         server_fixture s;
         server_open(&s, &cfg, false);
-        msgl_msg m = {.type = MSGL_MSG_READY};
-        m.u.ready = (msgl_msg_ready){CONTEXT,        ROWS, 1000, 16, VOCAB, "fa",  "test",
-                                     MSGL_POOL_NONE, 0,    0,    64, 0,     false, {0}};
+        msgl_msg m = ready_message(ROWS, 1000);
         assert_int_equal(msgl__channel_send(s.engine, &m), 0);
         usleep(50000);
         int fd[MANY], others[3];
