@@ -258,10 +258,11 @@ typedef struct msgl_runner {
     // engine takes none.
     int (*load_adapter)(void *ctx, int32_t slot, const char *path, msgl_err *err);
     // What has come of it, for which steps go on meanwhile. 1: it is in its slot, which no step in
-    // flight may have had; 0: it is still being read, though wait_ms milliseconds have passed
-    // (negative: as long as it takes); negative: one line about the folder, and the slot is as it
-    // was.
-    int (*adapter_loaded)(void *ctx, int wait_ms, msgl_err *err);
+    // flight may have had, and *digest is that of its files: another one where the folder has
+    // changed since it was last read; 0: it is still being read, though wait_ms milliseconds have
+    // passed (negative: as long as it takes); negative: one line about the folder, and the slot is
+    // as it was.
+    int (*adapter_loaded)(void *ctx, int wait_ms, uint64_t *digest, msgl_err *err);
     // Starts a step; returns at once. The page table's rows must already hold the pages of all
     // positions < device_len. b->step_slot, in [0, max_in_flight), must not be in flight.
     int (*submit)(void *ctx, msgl_batch *b);
@@ -278,7 +279,8 @@ static inline int msgl__runner_load_adapter(const msgl_runner *r, int32_t slot, 
 {
     const int rc = r->load_adapter(r->ctx, slot, path, err);
     if (rc != 0 || path == NULL) return rc;
-    const int loaded = r->adapter_loaded(r->ctx, -1, err);
+    uint64_t digest;
+    const int loaded = r->adapter_loaded(r->ctx, -1, &digest, err);
     return loaded > 0 ? 0 : loaded;
 }
 

@@ -199,8 +199,9 @@ static int follow_adapter(follower *f)
 static int follow_loaded(follower *f)
 {
     msgl_err err;
+    uint64_t digest;
     int code = settle(f);
-    if (code == 0) code = msgl__engine_adapter_loaded(f->e, -1, &err);
+    if (code == 0) code = msgl__engine_adapter_loaded(f->e, -1, &digest, &err);
     return code == MSGL_EPEER ? code : 0; // of a folder that cannot be used rank 0 hears, too
 }
 

@@ -526,7 +526,7 @@ size_t msgl__engine_lora_scratch(const msgl_engine *e);
 size_t msgl__engine_lora_arena(const msgl_engine *e);
 int32_t msgl__engine_adapters(const msgl_engine *e); // slots
 int msgl__engine_load_adapter(void *engine, int32_t slot, const char *path, msgl_err *err);
-int msgl__engine_adapter_loaded(void *engine, int wait_ms, msgl_err *err);
+int msgl__engine_adapter_loaded(void *engine, int wait_ms, uint64_t *digest, msgl_err *err);
 bool msgl__engine_has_adapter(const msgl_engine *e, int32_t adapter);
 void msgl__engine_lora_stage(msgl_engine *e, msgl_engine_step *s);
 int32_t msgl__engine_lora_tiles_room(const msgl_engine *e, int32_t rows);

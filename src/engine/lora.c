@@ -12,7 +12,7 @@
 #include "engine/rank_wire.h"
 #include "kernel/lora_tiles.h"
 #include "models/lora.h"
-#include "utils/file.h"
+#include "utils/hash.h"
 
 // The adapter that is being read.
 typedef struct load {
@@ -196,6 +196,7 @@ static void *read_folder(void *arg)
     msgl_verdict v = {0};
     msgl_loaded_lora *loaded = NULL;
     v.err.code = msgl__lora_load(d->sites, d->path, &d->x, &loaded, &v.err);
+    if (v.err.code == 0) v.files = loaded->digest;
     (void)pthread_mutex_lock(&d->lock);
     d->verdict = v;
     d->loaded = v.err.code == 0 ? loaded : NULL;
@@ -267,7 +268,7 @@ static bool wait_for_end(load *d, int wait_ms)
     return ended;
 }
 
-int msgl__engine_adapter_loaded(void *engine, int wait_ms, msgl_err *err)
+int msgl__engine_adapter_loaded(void *engine, int wait_ms, uint64_t *digest, msgl_err *err)
 {
     msgl_engine *e = engine;
     msgl_engine_lora *l = e->lora;
@@ -290,6 +291,7 @@ int msgl__engine_adapter_loaded(void *engine, int wait_ms, msgl_err *err)
         msgl__lora_free(loaded, e->device);
         return code;
     }
+    *digest = msgl__hash(MSGL_HASH_START, &loaded->digest, sizeof loaded->digest);
     fill_slot(e, d->slot, loaded);
     return 1;
 }

@@ -11,12 +11,12 @@
 
 enum { MAX_CONFIG = 16 << 20, END_BYTES = 4096 };
 
-// A folder with a GGUF file has none: what it would say is in the file.
-static int digest_config(const char *dir, uint64_t *out, msgl_err *err)
+int msgl__config_digest(const char *dir, const char *name, uint64_t *out, msgl_err *err)
 {
     char path[4096], *text;
     size_t n;
-    int code = msgl__path_join(dir, "config.json", path, sizeof path, err);
+    *out = 0;
+    int code = msgl__path_join(dir, name, path, sizeof path, err);
     if (code == 0) code = msgl__file_read(path, MAX_CONFIG, &text, &n, err);
     if (code == MSGL_ENOENT) return 0;
     if (code != 0) return code;
@@ -64,7 +64,8 @@ int msgl__model_digest(const char *path, bool weights, msgl_model_digest *out, m
     struct stat s;
     *out = (msgl_model_digest){0};
     const bool folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-    int code = folder ? digest_config(path, &out->config, err) : 0;
+    // A folder with a GGUF file has no config.json: what it would say is in the file.
+    int code = folder ? msgl__config_digest(path, "config.json", &out->config, err) : 0;
     if (code == 0 && weights) code = digest_weights(path, &out->weights, err);
     return code;
 }

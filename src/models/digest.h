@@ -19,6 +19,8 @@ typedef struct msgl_model_digest {
 // 4 KiB at both ends: enough to tell models and their versions apart, not to find a damaged file.
 // What opening them has.
 int msgl__model_digest(const char *path, bool weights, msgl_model_digest *out, msgl_err *err);
+// Of a folder's file `name` of at most 16 MiB; 0: there is none. What reading it has.
+int msgl__config_digest(const char *dir, const char *name, uint64_t *out, msgl_err *err);
 // `weights` of one that is open.
 struct msgl_checkpoint;
 uint64_t msgl__checkpoint_digest(const struct msgl_checkpoint *c);

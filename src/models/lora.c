@@ -149,7 +149,11 @@ int msgl__lora_load(const msgl_lora_sites *s, const char *path, msgl_exec *x,
     } else if (code == 0) {
         code = msgl__lora_config_load(path, &r.config, err);
         if (code == 0) code = open_tensors(path, r.c, err);
+        if (code == 0) {
+            code = msgl__config_digest(path, "adapter_config.json", &l->digest.config, err);
+        }
     }
+    if (code == 0) l->digest.weights = msgl__checkpoint_digest(r.c);
     r.experts =
         (msgl_lora_expert_reader){.blocks = &s->blocks, .c = r.c, .config = r.config, .err = err};
     r.latents = (msgl_lora_latent_reader){

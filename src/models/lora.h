@@ -9,6 +9,7 @@
 #define MSGL_MODELS_LORA_H
 
 #include "layers/lora.h"
+#include "models/digest.h"
 #include "models/model.h"
 
 enum { MSGL_MAX_LORA_RANK = 256 };
@@ -34,6 +35,7 @@ msgl_lora_table msgl__lora_table(const msgl_lora_sites *s);
 // One adapter in memory of x's device.
 typedef struct msgl_loaded_lora {
     msgl_lora lora;
+    msgl_model_digest digest; // of its files; config: of adapter_config.json
     size_t bytes;
     void *region;
     msgl_lora_linear *linears;

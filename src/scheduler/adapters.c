@@ -2,8 +2,9 @@
 //
 // Which adapters the engine has in its slots. One that is not there is read into one while steps go
 // on, in the place of the least recently used one that nobody has; requests that are admitted take
-// its slot and give it back with their rows. An adapter's number is that of one reading of one
-// folder: what is loaded anew under an old name has another, and shares no cached prefix with it.
+// its slot and give it back with their rows. What is loaded anew under an old name has another
+// number, and shares no cached prefix with it; nor do requests before and after a folder changes
+// whose adapter gave way and is read again under its number.
 // Requests whose adapter has to wait are passed by those behind them in the queue, up to a bound.
 #include <string.h>
 
@@ -53,6 +54,12 @@ static msgl_adapter_slot *find(const msgl_scheduler *s, uint64_t id)
         if (s->adapters[i].id == id && s->adapters[i].loading == 0) return &s->adapters[i];
     }
     return NULL;
+}
+
+uint64_t msgl__sched_adapter_digest(const msgl_scheduler *s, uint64_t adapter)
+{
+    const msgl_adapter_slot *a = adapter != 0 ? find(s, adapter) : NULL;
+    return a != NULL ? a->digest : 0;
 }
 
 // Whether a request that came before `arrival` waits with this adapter.
@@ -129,7 +136,7 @@ static void end_loads(msgl_scheduler *s, uint64_t id, const msgl_err *err)
     }
 }
 
-static void end_loading(msgl_scheduler *s, const msgl_err *err)
+static void end_loading(msgl_scheduler *s, uint64_t digest, const msgl_err *err)
 {
     msgl_adapter_slot *a = s->loading;
     const uint64_t id = a->loading;
@@ -137,8 +144,8 @@ static void end_loading(msgl_scheduler *s, const msgl_err *err)
     s->stuck = false; // who waits with it may be next
     a->loading = 0;   // after a failure what was there still is
     if (err->code == 0) {
-        *a =
-            (msgl_adapter_slot){.id = id, .used = ++s->adapter_uses, .dropped = was_dropped(s, id)};
+        *a = (msgl_adapter_slot){
+            .id = id, .digest = digest, .used = ++s->adapter_uses, .dropped = was_dropped(s, id)};
     } else {
         refuse_all(s, id, err);
     }
@@ -152,7 +159,7 @@ static void begin_loading(msgl_scheduler *s, msgl_adapter_slot *a, uint64_t id, 
     s->loading = a;
     const int32_t slot = (int32_t)(a - s->adapters);
     err.code = s->runner.load_adapter(s->runner.ctx, slot, path, &err);
-    if (err.code != 0) end_loading(s, &err);
+    if (err.code != 0) end_loading(s, 0, &err);
 }
 
 // The next one, if none is being read.
@@ -217,11 +224,14 @@ static void find_blocked(msgl_scheduler *s)
 void msgl__sched_adapters(msgl_scheduler *s, int wait_ms)
 {
     if (s->num_adapters == 0) return;
+    const msgl_runner *engine = &s->runner;
     msgl_err err = {0};
-    const int rc = s->loading != NULL ? s->runner.adapter_loaded(s->runner.ctx, wait_ms, &err) : 0;
+    uint64_t digest = 0;
+    const int rc =
+        s->loading != NULL ? engine->adapter_loaded(engine->ctx, wait_ms, &digest, &err) : 0;
     if (rc != 0) {
         err.code = rc < 0 ? rc : 0;
-        end_loading(s, &err);
+        end_loading(s, digest, &err);
     }
     msgl__sched_sweep_adapters(s);
     if (s->loading == NULL) choose_load(s);

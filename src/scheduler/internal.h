@@ -39,7 +39,7 @@ typedef struct msgl_client {
 typedef struct msgl_req {
     msgl_uid uid;                 // first, in `uids`; not while DONE
     msgl_client *client;          //
-    uint64_t salt;                // of what it shares in the prefix cache, adapter included
+    uint64_t salt;                // of what it shares, its adapter's number included
     uint64_t adapter;             // 0: none; msgl_msg_request
     char *adapter_path;           // where it is read from; or NULL
     int32_t adapter_slot;         // 1 + its slot, while it has a row; else 0
@@ -118,6 +118,7 @@ typedef struct msgl_inflight_step {
 typedef struct msgl_adapter_slot {
     uint64_t id;      // of the adapter that is there; 0: none
     uint64_t loading; // not 0: of the one that is being read in its place; nobody can have id then
+    uint64_t digest;  // of its files when it was read
     uint64_t used;    // the larger, the more recently
     int32_t users;    // requests with rows
     bool dropped;     // it goes with the last request that has come with it
@@ -275,10 +276,12 @@ int msgl__sched_constrain(msgl_scheduler *s, msgl_req *r, msgl_err *err);
 bool msgl__sched_may_choose(const msgl_req *r);
 void msgl__sched_constraints(msgl_scheduler *s);
 
-// adapters.c. create: MSGL_ENOMEM. salt: of what requests with this adapter share.
+// adapters.c. create: MSGL_ENOMEM. salt: of what requests with this adapter share. digest: of the
+// one in memory with this number; 0: there is none.
 int msgl__sched_adapters_create(msgl_scheduler *s, msgl_err *err);
 void msgl__sched_adapters_destroy(msgl_scheduler *s);
 uint64_t msgl__sched_salt(uint64_t salt, uint64_t adapter);
+uint64_t msgl__sched_adapter_digest(const msgl_scheduler *s, uint64_t adapter);
 // Before a step: what has come of the load that is under way, for up to wait_ms milliseconds
 // (negative: until it has ended), and which is next. Requests whose adapter cannot be read end.
 void msgl__sched_adapters(msgl_scheduler *s, int wait_ms);

@@ -115,10 +115,11 @@ static bool fits(msgl_scheduler *s, const msgl_req *r, int32_t pages)
     return !s->stuck;
 }
 
-// What r shares prefixes by: not with those of other weights.
+// What r, whose adapter is in memory, shares prefixes by: not with those of other weights.
 static uint64_t salt_of(const msgl_scheduler *s, const msgl_req *r)
 {
-    return r->salt + s->weights * UINT64_C(0x9e3779b97f4a7c15);
+    return r->salt + s->weights * UINT64_C(0x9e3779b97f4a7c15) +
+           msgl__sched_adapter_digest(s, r->adapter);
 }
 
 // Gives r a row, its cached prefix and a promise of pages for the rest. False: not now, for want of

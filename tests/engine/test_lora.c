@@ -745,6 +745,54 @@ static void test_slots(void **state)
     harness_close(&h);
 }
 
+static uint64_t digest_of(harness *h, const char *dir)
+{
+    uint64_t digest = 0;
+    msgl_err err = {0};
+    assert_int_equal(h->r->load_adapter(h->r->ctx, 0, dir, &err), 0);
+    if (h->r->adapter_loaded(h->r->ctx, -1, &digest, &err) != 1) fail_msg("%s", err.text);
+    return digest;
+}
+
+// The files of adapter `name` in f.
+static void copy_adapter(folder *f, const char *name)
+{
+    static const char *const FILES[] = {"adapter_model.safetensors", "adapter_config.json"};
+    for (size_t i = 0; i < 2; i++) {
+        char from[PATH], *data;
+        size_t len;
+        msgl_err err;
+        lora_path(from, name, FILES[i]);
+        assert_int_equal(msgl__file_read(from, 1 << 20, &data, &len, &err), 0);
+        folder_write(f, FILES[i], data, len);
+        msgl__free(data);
+    }
+}
+
+// The digest is the files', wherever they are: of other weights or another config it is another.
+static void test_digest(void **state)
+{
+    (void)state;
+    static const char CONFIG[] = "{\"peft_type\": \"LORA\"}";
+    char dir[PATH], all[PATH];
+    folder f;
+    harness h;
+    parity_path(dir, "qwen3_f32", "");
+    const msgl_options o = config(dir, "float32", true);
+    harness_open(&h, &o);
+    lora_path(dir, "attention", "");
+    lora_path(all, "all", "");
+    const uint64_t digest = digest_of(&h, dir);
+    assert_true(digest_of(&h, all) != digest);
+    folder_make(&f);
+    copy_adapter(&f, "attention");
+    assert_true(digest_of(&h, f.dir) == digest);
+    folder_write(&f, "adapter_config.json", CONFIG, sizeof CONFIG - 1);
+    assert_true(digest_of(&h, f.dir) != digest);
+    folder_remove(&f);
+    harness_close(&h);
+}
+
 // --- files that cannot be used -------------------------------------------------------------------
 
 static void refuse(harness *h, const char *dir, int code, const char *says)
@@ -766,16 +814,9 @@ static void refuse_named(harness *h, const char *name, const char *says)
 // The adapter "attention" with another config.
 static void refuse_config(harness *h, const char *text, int code, const char *says)
 {
-    char from[PATH];
     folder f;
-    char *data;
-    size_t len;
-    msgl_err err;
     folder_make(&f);
-    lora_path(from, "attention", "adapter_model.safetensors");
-    assert_int_equal(msgl__file_read(from, 1 << 20, &data, &len, &err), 0);
-    folder_write(&f, "adapter_model.safetensors", data, len);
-    msgl__free(data);
+    copy_adapter(&f, "attention");
     folder_write(&f, "adapter_config.json", text, strlen(text));
     refuse(h, f.dir, code, says);
     folder_remove(&f);
@@ -933,6 +974,7 @@ int main(void)
         cmocka_unit_test(test_encoder),
         cmocka_unit_test(test_saved_classifier),
         cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_digest),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_shared_modules),
     };

@@ -286,7 +286,7 @@ static int load_adapter(void *ctx, int32_t slot, const char *path, msgl_err *err
     return 0;
 }
 
-static int adapter_loaded(void *ctx, int wait_ms, msgl_err *err)
+static int adapter_loaded(void *ctx, int wait_ms, uint64_t *digest, msgl_err *err)
 {
     fake_runner *f = ctx;
     const int32_t slot = f->loading_slot;
@@ -296,6 +296,7 @@ static int adapter_loaded(void *ctx, int wait_ms, msgl_err *err)
     if (f->loading_adapter == 0) return msgl__err_set(err, MSGL_ENOENT, "no such folder");
     check_slot_is_free(f, slot);
     f->adapters[slot] = f->loading_adapter;
+    *digest = f->adapter_digest;
     return 1;
 }
 

@@ -69,7 +69,8 @@ typedef struct fake_runner {
     bool expects_cuts;                               // chunks are cut where runner.cut says
     int fail_submit_at, fail_wait_at, fail_write_at; // 1 = the next call; 0 never
     int32_t max_step_adapters;
-    int adapter_polls; // questions after an adapter that is being read, before it is there
+    int adapter_polls;       // questions after an adapter that is being read, before it is there
+    uint64_t adapter_digest; // of every folder that is read
     // What it may look at:
     int num_loads; // of adapters, begun
     uint64_t

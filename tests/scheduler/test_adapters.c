@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "core/attributes.h"
 #include "harness.h"
 #include "utils/random.h"
 
@@ -196,6 +197,34 @@ static void test_taken_away_from_disk(void **state)
     harness_free(&h);
 }
 
+// What an adapter's requests have left in the prefix cache those share that come when it has given
+// way to another one and is read again, unless its folder has changed in between.
+static void test_changed_folder(void **state)
+{
+    (void)state;
+    enum { PROMPT = 40 };
+    static const struct {
+        uint64_t digest;
+        int32_t cached;
+    } READINGS[] = {{1, 0}, {1, PROMPT - 1}, {2, 0}, {2, PROMPT - 1}, {1, PROMPT - 1}};
+    harness h;
+    uint64_t uid = 0;
+    open_scheduler(&h, 1, 1, true);
+    for (size_t i = 0; i < MSGL_COUNT(READINGS); i++) {
+        h.fake.adapter_digest = READINGS[i].digest;
+        h.adapter = 1;
+        harness_add_simple(&h, uid, PROMPT, 3, 77);
+        harness_run(&h, 100);
+        harness_expect(&h, uid);
+        assert_int_equal(h.records[uid++].cached, READINGS[i].cached);
+        add(&h, 2, uid, 3);
+        harness_run(&h, 100);
+        harness_expect(&h, uid++);
+        assert_int_equal(h.fake.num_loads, 2 * (int)(i + 1));
+    }
+    harness_free(&h);
+}
+
 // All that wait with an adapter that cannot be read end with its error, and nobody else does; what
 // was in the slot can be had again.
 static void test_unreadable(void **state)
@@ -303,14 +332,11 @@ static void test_any(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps_go_on),
-                                       cmocka_unit_test(test_no_room),
-                                       cmocka_unit_test(test_nobody_starves),
-                                       cmocka_unit_test(test_side_by_side),
-                                       cmocka_unit_test(test_taken_away),
-                                       cmocka_unit_test(test_taken_away_from_disk),
-                                       cmocka_unit_test(test_unreadable),
-                                       cmocka_unit_test(test_asked_for),
-                                       cmocka_unit_test(test_any)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps_go_on),    cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_nobody_starves), cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_taken_away),     cmocka_unit_test(test_taken_away_from_disk),
+        cmocka_unit_test(test_changed_folder), cmocka_unit_test(test_unreadable),
+        cmocka_unit_test(test_asked_for),      cmocka_unit_test(test_any)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
