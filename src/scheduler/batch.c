@@ -174,10 +174,13 @@ static void add_answers(msgl_scheduler *s, msgl_inflight_step *step)
 {
     msgl_req **const all = step->owners + step->batch.size; // `add` writes no further than it reads
     int32_t n = 0;
+    bool adapters = false;
     for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
-        if (msgl__sched_goes_on(r) && r->num_drafts == 0) all[n++] = r;
+        if (!msgl__sched_goes_on(r) || r->num_drafts > 0) continue;
+        all[n++] = r;
+        adapters = adapters || r->adapter_slot != 0;
     }
-    if (s->num_adapters > 0) qsort(all, (size_t)n, sizeof(msgl_req *), by_adapter);
+    if (adapters) qsort(all, (size_t)n, sizeof(msgl_req *), by_adapter);
     for (int32_t i = 0; i < n; i++) {
         msgl_req *r = all[i];
         // One before it may have needed its room and sent it back.
