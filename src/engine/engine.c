@@ -11,7 +11,6 @@
 #include "core/mem.h"
 #include "core/settings.h"
 #include "engine/internal.h"
-#include "models/embeds.h"
 #include "utils/file.h"
 
 void msgl__engine_print(const msgl_options *o, const char *line)
@@ -588,77 +587,6 @@ static int take_place(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return msgl__ranks_start(o, &e->place, err);
 }
 
-// The Dense modules of a folder, behind which vectors have the last one's columns.
-static int take_dense(msgl_engine *e, const msgl_model_pooling *folder, msgl_err *err)
-{
-    msgl_model_config *c = &e->model.cfg;
-    const int code =
-        msgl__model_take_dense(folder, c->hidden_size, c->projections, &c->num_projections, err);
-    if (c->num_projections > 0) e->info.pooled_size = c->projections[c->num_projections - 1].out;
-    return code;
-}
-
-// Of a model that encodes, and makes nothing else of a text: what its folder says of the rows.
-static int choose_text_pooling(msgl_engine *e, const msgl_options *o, msgl_err *err)
-{
-    msgl_model_config *c = &e->model.cfg;
-    msgl_model_pooling folder;
-    e->info.pooling = c->num_labels > 0 ? MSGL_POOL_CLASSIFY : MSGL_POOL_EMBED;
-    e->info.pooled_size = c->num_labels > 0 ? c->num_labels : c->hidden_size;
-    c->tie_embeddings = true; // there is no other head
-    const int code = msgl__model_pooling(o->model_dir, true, &folder, err);
-    if (code != 0 || folder.kind != MSGL_POOL_EMBED || c->num_labels > 0) return code;
-    c->encoder.pool = folder.mode;
-    return take_dense(e, &folder, err);
-}
-
-// The heads for single tokens that the folder has beside its model.
-static int take_token_heads(msgl_engine *e, const msgl_options *o, msgl_err *err)
-{
-    msgl_projection *heads = e->model.cfg.token_heads;
-    if (e->info.pooling != MSGL_POOL_EMBED) return 0;
-    const int code = msgl__token_heads_find(o->model_dir, e->model.cfg.hidden_size, heads, err);
-    e->info.token_vector_size = heads[MSGL_TOKEN_VECTORS].out;
-    e->info.token_weights = heads[MSGL_TOKEN_WEIGHTS].out > 0;
-    return code;
-}
-
-// Files of models that are made to embed have no head, whatever config.json says of it: it takes no
-// memory, and is not looked for.
-static int choose_pooling(msgl_engine *e, const msgl_options *o, msgl_err *err)
-{
-    msgl_model_config *c = &e->model.cfg;
-    const int32_t vocab = c->vocab_size;
-    if (c->arch->family->encodes) {
-        const int code = choose_text_pooling(e, o, err);
-        return code == 0 ? take_token_heads(e, o, err) : code;
-    }
-    if (c->num_labels > 0) {
-        e->info.pooling = MSGL_POOL_CLASSIFY;
-        e->info.pooled_size = c->num_labels;
-        c->tie_embeddings = true;
-    } else if (o->is_embedding) {
-        msgl_model_pooling folder;
-        e->info.pooling = MSGL_POOL_EMBED;
-        e->info.pooled_size = c->hidden_size;
-        c->tie_embeddings = true;
-        const int code = msgl__model_pooling(o->model_dir, false, &folder, err);
-        return code == 0 ? take_dense(e, &folder, err) : code;
-    } else if (o->is_reranker) {
-        e->info.pooling = MSGL_POOL_SCORE;
-        e->info.pooled_size = o->score_token_ids[1] < 0 ? 1 : 2;
-        for (int32_t i = 0; i < e->info.pooled_size; i++) {
-            const int id = o->score_token_ids[i];
-            if (id < 0 || id >= vocab) {
-                return msgl__err_set(err, MSGL_EINVAL,
-                                     "a token to score by is %d; allowed: 0 to %d", id, vocab - 1);
-            }
-            e->score_ids[i] = id;
-        }
-    }
-    return 0;
-}
-
 // What the model's folder is, without its weights; mtp: its head for multi-token prediction.
 static int open_folder(msgl_engine *e, const msgl_options *o, bool mtp, const msgl_moe_desc **moe,
                        msgl_err *err)
@@ -674,7 +602,7 @@ static int open_folder(msgl_engine *e, const msgl_options *o, bool mtp, const ms
                              "--speculative-draft-model-path",
                              msgl__path_shown(o->model_dir), e->model.cfg.arch->name);
     }
-    if (code == 0) code = choose_pooling(e, o, err);
+    if (code == 0) code = msgl__pool_choose(e, o, err);
     if (code == 0) code = msgl__moe_select(o->moe_backend, moe, err);
     if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
     e->deterministic = o->deterministic;

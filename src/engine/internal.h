@@ -535,9 +535,11 @@ void msgl__engine_lora_tiles(msgl_engine *e, msgl_engine_step *s);
 void msgl__engine_lora_capture(msgl_engine *e, int32_t step_slot, msgl_engine_step *s,
                                int32_t size);
 
-// pool.c, of engines that pool. Bytes of the step arena; on the device's queue: from the residual
-// of the step's rows, each a prompt's last, to s->hidden; when the step has ended: what its result
-// has.
+// pool.c. choose: of a model whose config is read, whether the engine pools and to how many values;
+// MSGL_EINVAL, or what the folder's files have. Of engines that pool: bytes of the step arena; on
+// the device's queue: from the residual of the step's rows, each a prompt's last, to s->hidden;
+// when the step has ended: what its result has.
+int msgl__pool_choose(msgl_engine *e, const msgl_options *o, msgl_err *err);
 size_t msgl__pool_bytes(const msgl_engine *e);
 size_t msgl__token_values(const msgl_engine *e); // of one token, at most
 void msgl__pool_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
