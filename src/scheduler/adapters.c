@@ -202,15 +202,22 @@ static bool too_many(const msgl_scheduler *s)
     return n >= s->options.max_loras_per_batch;
 }
 
-// Whether r has to wait until others have left room.
-static bool is_blocked(const msgl_scheduler *s, const msgl_req *r)
+// Whether no request that runs has r's adapter, and it is not in memory or would be one too many.
+static bool lacks_adapter(const msgl_scheduler *s, const msgl_req *r)
 {
-    if (r->adapter == 0 || (s->loading != NULL && s->loading->loading == r->adapter)) return false;
     const msgl_adapter_slot *a = find(s, r->adapter);
     return a == NULL || (a->users == 0 && too_many(s));
 }
 
-// The oldest one stays it until it has begun.
+// Whether r has to wait until others have left room.
+static bool is_blocked(const msgl_scheduler *s, const msgl_req *r)
+{
+    if (r->adapter == 0 || (s->loading != NULL && s->loading->loading == r->adapter)) return false;
+    return lacks_adapter(s, r);
+}
+
+// Sets blocked_arrival. Once chosen, a request stays the blocked one until it has begun, also when
+// there is room for it: whoever passes it still counts.
 static void find_blocked(msgl_scheduler *s)
 {
     const msgl_req *r = s->waiting.head;
@@ -292,9 +299,7 @@ static bool is_held_back(const msgl_scheduler *s, const msgl_req *r)
 
 bool msgl__sched_waits_for_adapter(const msgl_scheduler *s, const msgl_req *r)
 {
-    if (r->adapter == 0) return false;
-    const msgl_adapter_slot *a = find(s, r->adapter);
-    return a == NULL || (a->users == 0 && too_many(s)) || is_held_back(s, r);
+    return r->adapter != 0 && (lacks_adapter(s, r) || is_held_back(s, r));
 }
 
 void msgl__sched_take_adapter(msgl_scheduler *s, msgl_req *r)
