@@ -192,14 +192,14 @@ static void add_answers(msgl_scheduler *s, msgl_inflight_step *step)
 }
 
 // Tokens of r's next chunk that the step has room for the values and rows of, which rows with
-// log-probabilities bring and those without an embedding need. The step's answers have taken
-// theirs.
+// log-probabilities bring (without prompt_logprobs the last row alone) and those without an
+// embedding need. The step's answers have taken theirs.
 static int32_t room_for(const msgl_scheduler *s, const msgl_inflight_step *step, const msgl_req *r,
                         int32_t budget)
 {
     if (r->row_values > 0) {
         const int32_t rows = (s->runner.max_row_values - step->num_row_values) / r->row_values;
-        if (rows < budget) budget = rows;
+        if (rows < budget && (rows < 1 || r->sampling.prompt_logprobs >= 0)) budget = rows;
     }
     const int32_t embeds = MSGL_EMBED_ROWS - step->num_embeds;
     if (r->device_len < num_embeds(r) && embeds < budget) budget = embeds;
