@@ -182,7 +182,8 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
     msgl_req_extra *x = msgl__malloc(
         sizeof *x + (size_t)p->num_bias * sizeof x->bias[0] + num_ids(p) * sizeof(int32_t) +
         num_embed_values(p) * sizeof(float) + len + 1 + stages_len + 1);
-    if (x == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for logit_bias");
+    if (x == NULL)
+        return msgl__err_set(err, MSGL_ENOMEM, "out of memory for the fields of a request");
     fill(x, p, len, stages_len);
     rc = check_bias(x->bias, x->num_bias, vocab_size, err);
     if (rc == 0) rc = check_lists(x, vocab_size, err);

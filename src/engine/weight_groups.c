@@ -189,7 +189,8 @@ int msgl__weight_groups_join(msgl_weight_groups *g, const msgl_admin *a, int ran
                              MAX_GROUPS);
     }
     if (a->rank + rank >= a->size) {
-        return msgl__err_set(err, MSGL_EINVAL, "rank %d of a group of %d", a->rank + rank, a->size);
+        return msgl__err_set(err, MSGL_EINVAL, "rank %d of a group of %d; allowed: 0 to %d",
+                             a->rank + rank, a->size, a->size - 1);
     }
     *at = make(g, a, rank);
     if (*at == NULL || (*at)->nccl == NULL || !start(*at)) {
