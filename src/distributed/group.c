@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +13,7 @@
 #include "distributed/link.h"
 #include "utils/clock.h"
 #include "utils/heartbeat.h"
+#include "utils/thread.h"
 
 enum { PAGE = 4096 };
 
@@ -164,11 +164,9 @@ void msgl__group_beat(msgl_group_member *m, msgl_heartbeat *h)
 // Until the next tick; false: the member leaves.
 static bool wait_tick(msgl_group_member *m, uint64_t until)
 {
-    const struct timespec t = {.tv_sec = (time_t)(until / 1000000000u),
-                               .tv_nsec = (long)(until % 1000000000u)};
     pthread_mutex_lock(&m->lock);
     int rc = 0;
-    while (!m->stop && rc == 0) rc = pthread_cond_timedwait(&m->wake, &m->lock, &t);
+    while (!m->stop && rc == 0) rc = msgl__cond_wait_until(&m->wake, &m->lock, until);
     const bool on = !m->stop;
     pthread_mutex_unlock(&m->lock);
     return on;
@@ -189,18 +187,9 @@ static void *watch_main(void *arg)
 
 static int start_watch(msgl_group_member *m)
 {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); // msgl__now_ns's
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->wake, &attr);
-    pthread_condattr_destroy(&attr);
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); // signals belong to the program's own threads
-    const int rc = pthread_create(&m->thread, NULL, watch_main, m);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return rc;
+    msgl__cond_init(&m->wake);
+    return msgl__thread_start(&m->thread, watch_main, m);
 }
 
 static void member_free(msgl_group_member *m)

@@ -15,6 +15,7 @@
 #include "models/replace.h"
 #include "utils/hash.h"
 #include "utils/heartbeat.h"
+#include "utils/thread.h"
 
 enum {
     SPARE_BYTES = 64 << 20,   // that a second copy of the weights leaves free
@@ -87,7 +88,7 @@ static void *run_drop(void *engine)
 static void drop_backup_later(msgl_engine *e)
 {
     msgl_engine_weights *w = &e->weights;
-    w->dropping = pthread_create(&w->dropper, NULL, run_drop, e) == 0;
+    w->dropping = msgl__thread_start(&w->dropper, run_drop, e) == 0;
     if (!w->dropping) drop_backup(e);
 }
 

@@ -5,14 +5,15 @@
 // goes into it is read and packed by a thread of its own, so that steps go on meanwhile.
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/mem.h"
 #include "engine/internal.h"
 #include "engine/rank_wire.h"
 #include "kernel/lora_tiles.h"
 #include "models/lora.h"
+#include "utils/clock.h"
 #include "utils/hash.h"
+#include "utils/thread.h"
 
 // The adapter that is being read.
 typedef struct load {
@@ -79,11 +80,7 @@ int msgl__engine_lora_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
     msgl_engine_lora *l = e->lora = msgl__calloc(1, sizeof *l);
     const size_t rows = (size_t)e->max_running;
     if (l == NULL) return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&l->load.changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    msgl__cond_init(&l->load.changed);
     (void)pthread_mutex_init(&l->load.lock, NULL);
     l->num_slots = o->max_loaded_loras;
     l->per_step = o->max_loras_per_batch < l->num_slots ? o->max_loras_per_batch : l->num_slots;
@@ -224,7 +221,7 @@ static void begin(msgl_engine *e, int32_t slot, const char *path)
         return;
     }
     // A device with a queue of its own takes what is copied to it from one thread.
-    d->threaded = e->device->on_host && pthread_create(&d->thread, NULL, read_folder, d) == 0;
+    d->threaded = e->device->on_host && msgl__thread_start(&d->thread, read_folder, d) == 0;
     if (!d->threaded) (void)read_folder(d);
 }
 
@@ -252,17 +249,10 @@ int msgl__engine_load_adapter(void *engine, int32_t slot, const char *path, msgl
 
 static bool wait_for_end(load *d, int wait_ms)
 {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    const int64_t ns = until.tv_nsec + (int64_t)(wait_ms > 0 ? wait_ms : 0) * 1000000;
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    const uint64_t until = wait_ms < 0 ? UINT64_MAX : msgl__now_ns() + (uint64_t)wait_ms * 1000000;
     int rc = 0;
     (void)pthread_mutex_lock(&d->lock);
-    while (!d->ended && rc == 0) {
-        rc = wait_ms < 0 ? pthread_cond_wait(&d->changed, &d->lock)
-                         : pthread_cond_timedwait(&d->changed, &d->lock, &until);
-    }
+    while (!d->ended && rc == 0) rc = msgl__cond_wait_until(&d->changed, &d->lock, until);
     const bool ended = d->ended;
     (void)pthread_mutex_unlock(&d->lock);
     return ended;

@@ -13,6 +13,7 @@
 #include "distributed/torch_store.h"
 #include "utils/clock.h"
 #include "utils/heartbeat.h"
+#include "utils/thread.h"
 
 enum {
     MAX_GROUPS = 8,
@@ -172,7 +173,7 @@ static group *make(const msgl_weight_groups *g, const msgl_admin *a, int rank)
 static bool start(group *g)
 {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, run, g) != 0) return false;
+    if (msgl__thread_start(&thread, run, g) != 0) return false;
     (void)pthread_detach(thread);
     return true;
 }

@@ -5,15 +5,15 @@
 #include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/mem.h"
 #include "grammar/stages.h"
 #include "tokenizer/tokenizer.h"
+#include "utils/clock.h"
 #include "utils/json.h"
+#include "utils/thread.h"
 
 enum {
     NUM_THREADS = 2, // one of them compiles, too, which may take seconds
@@ -334,23 +334,14 @@ int msgl__constrainer_create(const msgl_constrain_config *cfg, msgl_constrainer 
     for (int32_t i = 0; i < cfg->num_eos; i++) c->eos[i] = cfg->eos_ids[i];
     c->cfg.eos_ids = c->eos;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&c->more, NULL);
-    pthread_cond_init(&c->done, &attr);
-    pthread_condattr_destroy(&attr);
-    // Signals are the business of the thread that started us.
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    msgl__cond_init(&c->done);
     int rc = 0;
     while (c->num_threads < NUM_THREADS && rc == 0) {
-        rc = pthread_create(&c->threads[c->num_threads], NULL,
-                            c->num_threads == 0 ? compiling_thread : masking_thread, c);
+        rc = msgl__thread_start(&c->threads[c->num_threads],
+                                c->num_threads == 0 ? compiling_thread : masking_thread, c);
         if (rc == 0) c->num_threads++;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0) {
         msgl__constrainer_destroy(c);
         return msgl__err_set(err, MSGL_EINTERNAL, "grammar threads: %s", strerror(rc));
@@ -379,15 +370,11 @@ void msgl__constrainer_destroy(msgl_constrainer *c)
 
 void msgl__constrainer_wait(msgl_constrainer *c, int ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)ms * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const uint64_t until = msgl__now_ns() + (uint64_t)ms * 1000000;
     pthread_mutex_lock(&c->lock);
     int rc = 0;
     while (c->num_done == c->num_seen && rc != ETIMEDOUT) {
-        rc = pthread_cond_timedwait(&c->done, &c->lock, &until);
+        rc = msgl__cond_wait_until(&c->done, &c->lock, until);
     }
     c->num_seen = c->num_done;
     pthread_mutex_unlock(&c->lock);

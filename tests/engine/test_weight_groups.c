@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -116,6 +117,7 @@ static void store_close(store *s)
 static struct {
     char id[MSGL_GROUP_ID_BYTES];
     int ordinal, rank, size;
+    bool takes_signals; // the thread that joins
     atomic_int joined, left;
     int received, fails_at; // broadcasts; -1: none
 } plug;
@@ -123,8 +125,11 @@ static struct {
 static int join(int ordinal, const char id[MSGL_GROUP_ID_BYTES], int rank, int size,
                 const char *nccl, void **out, msgl_err *err)
 {
+    sigset_t blocked;
     (void)err;
     assert_string_equal(nccl, "auto");
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    plug.takes_signals = sigismember(&blocked, SIGTERM) != 1;
     memcpy(plug.id, id, sizeof plug.id);
     plug.ordinal = ordinal;
     plug.rank = rank;
@@ -202,6 +207,7 @@ static void test_receive(void **state)
         }
         assert_memory_equal(plug.id, s.id, sizeof plug.id);
         assert_true(plug.ordinal == 3 && plug.rank == 3 && plug.size == 5);
+        assert_false(plug.takes_signals);
         assert_int_equal(msgl__weight_groups_join(g, &a, 1, NULL, &err), MSGL_EINVAL);
         assert_int_equal(msgl__weight_groups_leave(g, "other", &err), MSGL_EINVAL);
         assert_int_equal(msgl__weight_groups_leave(g, "g", &err), 0);
