@@ -389,9 +389,9 @@ int msgl__api_parse(const msgl_endpoint *ep, const char *body, size_t len,
         if (out->own == NULL) rc = msgl__api_oom(e);
     }
     if (rc == 0) rc = check_model(out->root, cfg, out, e);
-    if (rc == 0) rc = parse_lora_path(out->root, cfg, out, e);
     if (rc == 0) rc = check_pooling(ep, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
+    if (rc == 0) rc = parse_lora_path(out->root, cfg, out, e); // parse may make one of an array
     if (rc == 0) rc = parse_salt(out->root, cfg, out, e);
     if (rc < 0) msgl__gen_request_free(out);
     return rc < 0 ? rc : 0;

@@ -19,6 +19,7 @@
 #include "core/attributes.h"
 #include "api/endpoint.h"
 #include "api/fields.h"
+#include "api/loras.h"
 #include "server/fixture.h"
 #include "api/openai/endpoints.h"
 #include "api/sglang/endpoints.h"
@@ -528,16 +529,63 @@ static void test_sglang_fields(void **state)
     msgl__gen_request_free(&r);
 }
 
-static int parse_rows(const char *body, msgl_gen_request *r, msgl_api_error *e)
+static int parse_rows_with(msgl_loras *loras, const char *body, msgl_gen_request *r,
+                           msgl_api_error *e)
 {
     msgl_api_config c = {.model_name = "m",
                          .model_path = "m",
+                         .loras = loras,
                          .vocab_size = 1000,
                          .hidden_size = 2,
                          .embed_size = 2};
     c.defaults = msgl__sampling_params_default();
     *e = (msgl_api_error){0};
     return msgl__api_parse(&msgl__endpoint_generate, body, strlen(body), &c, NULL, r, e);
+}
+
+static int parse_rows(const char *body, msgl_gen_request *r, msgl_api_error *e)
+{
+    return parse_rows_with(NULL, body, r, e);
+}
+
+// SGLang's engine sends an adapter for each prompt: the same one is the request's.
+static void test_sglang_adapters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *value;
+        uint64_t id;
+        int status;
+    } cases[] = {
+        {"\"a\"", 5, 0},
+        {"[\"a\",\"a\"]", 5, 0},
+        {"[null,null]", 0, 0},
+        {"[\"a\",\"b\"]", 0, 400},
+        {"[\"a\",null]", 0, 400},
+        {"[\"a\"]", 0, 400},
+        {"[]", 0, 400},
+        {"[1,1]", 0, 400},
+        {"[\"x\",\"x\"]", 0, 404},
+    };
+    msgl_loras *loras = msgl__loras_create();
+    assert_int_equal(msgl__loras_put(loras, "a", "/a", 5), 0);
+    assert_int_equal(msgl__loras_put(loras, "b", "/b", 6), 0);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        char body[200];
+        msgl_gen_request r;
+        msgl_api_error e;
+        (void)snprintf(body, sizeof body, "{\"input_ids\":[[1],[2]],\"lora_path\":%s}",
+                       cases[i].value);
+        const int rc = parse_rows_with(loras, body, &r, &e);
+        if (cases[i].status == 0) {
+            if (rc != 0) fail_msg("%s: %s", body, e.message);
+            assert_true(r.adapter == cases[i].id);
+            msgl__gen_request_free(&r);
+        } else if (rc == 0 || e.status != cases[i].status || strcmp(e.param, "lora_path") != 0) {
+            fail_msg("%s: %d %s", body, e.status, e.message);
+        }
+    }
+    msgl__loras_free(loras);
 }
 
 // What trainers ask for beside log-probabilities, of one prompt and of several.
@@ -894,6 +942,7 @@ int main(void)
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_sglang_fields),
         cmocka_unit_test(test_sglang_rows),
+        cmocka_unit_test(test_sglang_adapters),
         cmocka_unit_test(test_sglang_answers),
         cmocka_unit_test(test_salts),
         cmocka_unit_test(test_truncate),

@@ -257,8 +257,9 @@ static int take_common(json_t *o, const char *name, int num_prompts, msgl_api_er
 
 static int take_commons(json_t *o, int num_prompts, msgl_api_error *e)
 {
-    static const char *const names[] = {"sampling_params", "return_logprob", "logprob_start_len",
-                                        "top_logprobs_num", "return_hidden_states"};
+    static const char *const names[] = {"sampling_params",      "return_logprob",
+                                        "logprob_start_len",    "top_logprobs_num",
+                                        "return_hidden_states", "lora_path"};
     int rc = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0] && rc == 0; i++) {
         rc = take_common(o, names[i], num_prompts, e);
