@@ -23,20 +23,13 @@ static const msgl_fields fields = {.read = rows};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
 // 0 with rid "" for all, or MSGL_EINVAL.
-static int parse(const msgl_api_config *cfg, const msgl_strbuf *body,
-                 char rid[MSGL_API_MAX_RID + 1], msgl_api_error *e)
+static int parse(const msgl_front *f, const msgl_strbuf *body, char rid[MSGL_API_MAX_RID + 1],
+                 msgl_api_error *e)
 {
-    msgl_json_room room = {0};
-    msgl_err err = {0};
     bool all = false;
-    if (body->len > MAX_BODY) {
-        return msgl__api_fail(e, 413, NULL, "request_too_large",
-                              "The body has %zu bytes; allowed: at most %d.", body->len, MAX_BODY);
-    }
-    json_t *o = msgl__json_parse_object(msgl__strbuf_str(body), body->len, &room, &err);
-    if (o == NULL) return msgl__json_fail(&err, e);
-    int rc = msgl__check_fields(o, &fields, cfg, MSGL_UNKNOWN_REFUSE, NULL, e);
-    if (rc == 0) rc = msgl__field_bool(o, "abort_all", &all, e);
+    json_t *o = msgl__front_read_json(f, &fields, body, MAX_BODY, MSGL_UNKNOWN_REFUSE, e);
+    if (o == NULL) return MSGL_EINVAL;
+    int rc = msgl__field_bool(o, "abort_all", &all, e);
     if (rc >= 0) rc = msgl__parse_rid(o, rid, e);
     json_decref(o);
     if (rc < 0) return rc;
@@ -152,7 +145,7 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
 {
     msgl_api_error e;
     char rid[MSGL_API_MAX_RID + 1] = "";
-    if (parse(&f->api, &p->body, rid, &e) != 0) {
+    if (parse(f, &p->body, rid, &e) != 0) {
         msgl__front_reply_error(f, ep, c, &e);
         return;
     }

@@ -49,11 +49,16 @@ bool msgl__wait_arrived(engines_wait *w, const replica *r, int code, const char 
 // --- reading ---
 
 json_t *msgl__front_read_json(const msgl_front *f, const msgl_fields *fields,
-                              const msgl_strbuf *body, msgl_unknown_fields unknown,
+                              const msgl_strbuf *body, size_t max_body, msgl_unknown_fields unknown,
                               msgl_api_error *e)
 {
     msgl_json_room room = {0};
     msgl_err err = {0};
+    if (body->len > max_body) {
+        (void)msgl__api_fail(e, 413, NULL, "request_too_large",
+                             "The body has %zu bytes; allowed: at most %zu.", body->len, max_body);
+        return NULL;
+    }
     const bool none = body->len == 0;
     json_t *o = msgl__json_parse_object(none ? "{}" : msgl__strbuf_str(body), none ? 2 : body->len,
                                         &room, &err);
@@ -219,13 +224,16 @@ static void begin(msgl_front *f, admin_call *a, msgl_http_conn *c)
 }
 
 void msgl__admin_take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                      const msgl_http_parser *p, bool json, admin_read read)
+                      const msgl_http_parser *p, size_t max_json, admin_read read)
 {
     msgl_api_error e;
     admin_call *a = msgl__calloc(1, sizeof *a);
-    json_t *o = json ? msgl__front_read_json(f, ep->objects[0], &p->body, f->api.unknown_fields, &e)
-                     : json_object();
-    int rc = a == NULL || (!json && o == NULL) ? msgl__api_oom(&e) : o == NULL ? MSGL_EINVAL : 0;
+    int rc = a == NULL ? msgl__api_oom(&e) : 0;
+    json_t *o = NULL;
+    if (rc == 0 && max_json > 0) {
+        o = msgl__front_read_json(f, ep->objects[0], &p->body, max_json, f->api.unknown_fields, &e);
+        if (o == NULL) rc = MSGL_EINVAL;
+    }
     if (rc == 0) {
         a->ep = ep;
         msgl__strbuf_init(&a->data, SIZE_MAX / 2);

@@ -195,7 +195,8 @@ struct admin_call {
     int64_t num_requests; // that the engines had
     int (*put)(const msgl_front *f, const admin_call *a, msgl_strbuf *out);
 };
-// Reads a call of its body o, {} where that is no JSON, and of p, its query and body as they came.
+// Reads a call of its body o, NULL where that is no JSON, and of p, its query and body as they
+// came.
 typedef int (*admin_read)(const json_t *o, const msgl_http_parser *p, admin_call *a,
                           msgl_api_error *e);
 
@@ -290,19 +291,30 @@ void msgl__stats_arrived(replica *r, const msgl_msg *m); // MSGL_MSG_STATS or MS
 void msgl__stats_lost(replica *r);                       // the engine is gone
 
 // admin.c
-// Asks r's engine for m: a failure is noted. arrived: what it says, text NULL: code's; true: it was
-// asked. lost: the engine has ended, the same.
+// Asks r's engine for m: a failure is noted. arrived: what it says, or that it has ended (text
+// NULL: the code's); false: it was not asked, or has answered.
 void msgl__wait_ask(engines_wait *w, replica *r, const msgl_msg *m);
 bool msgl__wait_arrived(engines_wait *w, const replica *r, int code, const char *text);
-// The body as an object of these fields (an empty one is {}), or NULL with *e.
+// Bytes of a body that the event loop reads, which all connections wait for; with tensors it may be
+// as large as HTTP lets it.
+enum { MSGL_ADMIN_BODY = 65536 };
+// The body, of at most max_body bytes, as an object of these fields (an empty one is {}), or NULL
+// with *e.
 json_t *msgl__front_read_json(const msgl_front *f, const msgl_fields *fields,
-                              const msgl_strbuf *body, msgl_unknown_fields unknown,
+                              const msgl_strbuf *body, size_t max_body, msgl_unknown_fields unknown,
                               msgl_api_error *e);
 void msgl__admin_free(admin_call *a); // NULL allowed
-// Reads the call of this connection, queues it, and answers when all engines have. json: its body
-// is an object of ep->objects[0]; else only `read` looks at it.
+// Reads the call of this connection, queues it, and answers when all engines have. max_json: its
+// body is an object of ep->objects[0] in at most so many bytes; 0: only `read` looks at it.
 void msgl__admin_take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                      const msgl_http_parser *p, bool json, admin_read read);
+                      const msgl_http_parser *p, size_t max_json, admin_read read);
+// An endpoint's `take` that does so.
+#define MSGL_ADMIN_TAKE(NAME, MAX_JSON, READ)                                                      \
+    static void NAME(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,                    \
+                     msgl_http_parser *p)                                                          \
+    {                                                                                              \
+        msgl__admin_take(f, ep, c, p, MAX_JSON, READ);                                             \
+    }
 // {"success":...,"message":...} as SGLang has it, up to what is behind.
 int msgl__admin_put_success(const admin_call *a, const char *done, msgl_strbuf *out);
 // The first call goes to the engines, if nothing is in its way any more. True: one has ended, and

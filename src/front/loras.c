@@ -81,7 +81,7 @@ static int parse(const msgl_front *f, const msgl_strbuf *body, bool loads, call 
                               "--enable-lora or --lora-paths.");
     }
     json_t *o = msgl__front_read_json(f, loads ? &load_fields : &unload_fields, body,
-                                      MSGL_UNKNOWN_REFUSE, e);
+                                      MSGL_ADMIN_BODY, MSGL_UNKNOWN_REFUSE, e);
     if (o == NULL) return MSGL_EINVAL;
     int rc = take_text(o, "lora_name", out->name, sizeof out->name, e);
     if (rc == 0 && loads) rc = take_text(o, "lora_path", out->path, sizeof out->path, e);

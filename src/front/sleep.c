@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "api/fields.h"
-#include "api/json.h"
 #include "front/endpoints.h"
 #include "front/front_impl.h"
 
@@ -131,29 +130,10 @@ static int read_wake(const json_t *o, const msgl_http_parser *p, admin_call *a, 
     return query_tags(p, &a->what.tags, e);
 }
 
-static void take_release(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                         msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_release);
-}
-
-static void take_resume(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                        msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_resume);
-}
-
-static void take_sleep(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                       msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, false, read_sleep);
-}
-
-static void take_wake(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                      msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, false, read_wake);
-}
+MSGL_ADMIN_TAKE(take_release, MSGL_ADMIN_BODY, read_release)
+MSGL_ADMIN_TAKE(take_resume, MSGL_ADMIN_BODY, read_resume)
+MSGL_ADMIN_TAKE(take_sleep, 0, read_sleep)
+MSGL_ADMIN_TAKE(take_wake, 0, read_wake)
 
 static int put_sleeping(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
 {

@@ -4,7 +4,7 @@
 // /update_weights_from_tensor and _from_distributed with the groups of these; their version;
 // POST /pause_generation and /continue_generation (docs/decisions/065).
 #include <inttypes.h>
-#include <stdio.h>
+#include <stdint.h>
 #include <string.h>
 #include <strings.h>
 
@@ -366,29 +366,10 @@ static int put_version(const msgl_front *f, const char *rest, int *status, msgl_
 
 // --- from the request to the call ---
 
-static void take_pause(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                       msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_pause);
-}
-
-static void take_continue(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                          msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_continue);
-}
-
-static void take_disk(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                      msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_disk);
-}
-
-static void take_version(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                         msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_version);
-}
+MSGL_ADMIN_TAKE(take_pause, MSGL_ADMIN_BODY, read_pause)
+MSGL_ADMIN_TAKE(take_continue, MSGL_ADMIN_BODY, read_continue)
+MSGL_ADMIN_TAKE(take_disk, MSGL_ADMIN_BODY, read_disk)
+MSGL_ADMIN_TAKE(take_version, MSGL_ADMIN_BODY, read_version)
 
 // A parameter of the query as a member of o: true, false, or a text as it stands there.
 static int query_member(const msgl_http_parser *p, const char *name, bool flag, json_t *o)
@@ -429,26 +410,12 @@ static void take_tensors(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn 
     const msgl_http_value *type = &p->content_type;
     const bool file = type->at != NULL && type->len >= sizeof raw - 1 &&
                       strncasecmp(type->at, raw, sizeof raw - 1) == 0;
-    msgl__admin_take(f, ep, c, p, !file, file ? read_file : read_tensors);
+    msgl__admin_take(f, ep, c, p, file ? 0 : SIZE_MAX, file ? read_file : read_tensors);
 }
 
-static void take_join(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                      msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_join);
-}
-
-static void take_leave(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                       msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_leave);
-}
-
-static void take_receive(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
-                         msgl_http_parser *p)
-{
-    msgl__admin_take(f, ep, c, p, true, read_receive);
-}
+MSGL_ADMIN_TAKE(take_join, MSGL_ADMIN_BODY, read_join)
+MSGL_ADMIN_TAKE(take_leave, MSGL_ADMIN_BODY, read_leave)
+MSGL_ADMIN_TAKE(take_receive, SIZE_MAX, read_receive)
 
 // --- endpoints ---
 

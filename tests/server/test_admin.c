@@ -323,6 +323,44 @@ static void test_refused(void **state)
     server_close(&s);
 }
 
+// What the event loop reads is small, but for tensors.
+static void test_too_large(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        int status;
+    } cases[] = {
+        {"/pause_generation", 413},
+        {"/update_weights_from_disk", 413},
+        {"/update_weight_version", 413},
+        {"/init_weights_update_group", 413},
+        {"/destroy_weights_update_group", 413},
+        {"/release_memory_occupation", 413},
+        {"/resume_memory_occupation", 413},
+        {"/v1/load_lora_adapter", 413},
+        {"/v1/unload_lora_adapter", 413},
+        {"/update_weights_from_tensor", 400},
+        {"/update_weights_from_distributed", 400},
+    };
+    static char body[65540]; // an object with blanks
+    memset(body, ' ', sizeof body - 1);
+    body[0] = '{';
+    body[sizeof body - 2] = '}';
+    msgl_front_config cfg = msgl__front_config_default();
+    server_fixture s;
+    cfg.enable_lora = true;
+    server_open(&s, &cfg, true);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        response r = client_request(&s, "POST", cases[i].path, body);
+        if (r.status != cases[i].status) fail_msg("%s: %d %s", cases[i].path, r.status, r.body);
+        if (r.status == 413) assert_non_null(strstr(r.body, "allowed: at most 65536"));
+        response_free(&r);
+    }
+    engine_expect_nothing(&s);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_pause),       cmocka_unit_test(test_asleep),
         cmocka_unit_test(test_tensors),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_engine_ends), cmocka_unit_test(test_group),
+        cmocka_unit_test(test_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
