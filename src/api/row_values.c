@@ -3,7 +3,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
 
 #include "core/mem.h"
 #include "api/fields.h"

@@ -9,7 +9,6 @@
 #include <openssl/evp.h>
 
 #include "core/attributes.h"
-#include "core/mem.h"
 #include "api/openai/embeddings.h"
 #include "api/openai/endpoints.h"
 #include "api/fields.h"
@@ -256,15 +255,11 @@ static int put_vectors(const msgl_sequence *s, int32_t size, msgl_strbuf *out)
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
 
-static int put_weights(const msgl_sequence *s, msgl_strbuf *out)
+static int put_weights(msgl_sequence *s, msgl_strbuf *out)
 {
     const int32_t first = special_at(s, 0) ? 1 : 0, end = s->num_values - special_at(s, -1);
-    int rc = msgl__strbuf_addc(out, '[');
-    for (int32_t i = first; i < end && rc == 0; i++) {
-        rc = msgl__strbuf_addf(out, "%s%.9g", i > first ? "," : "",
-                               s->values[i] > 0 ? (double)s->values[i] : 0);
-    }
-    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+    for (int32_t i = first; i < end; i++) s->values[i] = fmaxf(s->values[i], 0);
+    return msgl__json_put_floats(out, s->values + first, end - first);
 }
 
 static int put_pooling_begin(const msgl_reply *r, msgl_strbuf *out)

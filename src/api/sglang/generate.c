@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/attributes.h"
 #include "api/sglang/endpoints.h"
 #include "api/fields.h"
 #include "api/json.h"
@@ -218,7 +219,7 @@ static int parse_sglang_prompts(const json_t *o, const msgl_api_config *cfg, msg
 {
     static const char *const names[] = {"text", "input_ids", "prompt", "input_embeds"};
     const char *name = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < MSGL_COUNT(names); i++) {
         if (msgl__field(o, names[i]) == NULL) continue;
         if (name != NULL) {
             return msgl__api_fail(e, 400, names[i], "invalid_value",
@@ -261,7 +262,7 @@ static int take_commons(json_t *o, int num_prompts, msgl_api_error *e)
                                         "logprob_start_len",    "top_logprobs_num",
                                         "return_hidden_states", "lora_path"};
     int rc = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && rc == 0; i++) {
+    for (size_t i = 0; i < MSGL_COUNT(names) && rc == 0; i++) {
         rc = take_common(o, names[i], num_prompts, e);
     }
     return rc;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "api/fields.h"
-#include "api/json.h"
 #include "core/mem.h"
 
 enum { MAX_IDS = 4 << 20 }; // of all prompts, where query and items are ids

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "api/fields.h"
-#include "api/json.h"
 #include "api/openai/embeddings.h"
 #include "api/tei/endpoints.h"
 #include "core/mem.h"
