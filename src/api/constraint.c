@@ -141,8 +141,7 @@ static int response_format(reader *r, const json_t *v)
     if (js == NULL && flat != NULL) return put_schema(r, "response_format.schema", flat);
     const json_t *s = js == NULL ? NULL : msgl__field(js, "schema");
     if (s == NULL) {
-        return msgl__api_fail(r->e, 400, schema, "missing_required_parameter", "'%s' is missing.",
-                              schema);
+        return msgl__field_missing(r->e, schema);
     }
     r->strict = json_is_true(msgl__field(js, "strict"));
     return put_schema(r, schema, s);

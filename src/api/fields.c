@@ -133,6 +133,11 @@ int msgl__field_bad(msgl_api_error *e, const char *param, const char *what)
     return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, what);
 }
 
+int msgl__field_missing(msgl_api_error *e, const char *param)
+{
+    return msgl__api_fail(e, 400, param, "missing_required_parameter", "'%s' is missing.", param);
+}
+
 void msgl__field_rename(msgl_api_error *e, const char *from, const char *to)
 {
     const size_t n = strlen(from);

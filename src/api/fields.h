@@ -94,6 +94,7 @@ const msgl_setting *msgl__field_setting(const msgl_field_row *row);
 
 // 400: 'param' and what is wrong with it, such as "must be a string".
 int msgl__field_bad(msgl_api_error *e, const char *param, const char *what);
+int msgl__field_missing(msgl_api_error *e, const char *param); // 400: it must be given
 // An error about `from`, or what is in it, is about `to`, as the client has called it.
 void msgl__field_rename(msgl_api_error *e, const char *from, const char *to);
 // Whether o is an object whose "type" is this.

@@ -18,11 +18,15 @@ enum { MAX_PATH = 4096 };
 
 static const char LOAD_V1[] = "/v1/load_lora_adapter", UNLOAD_V1[] = "/v1/unload_lora_adapter";
 
+#define ROW_NAME                                                                                   \
+    {                                                                                              \
+        "lora_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_LORA_NAME - 1, .required = true,     \
+                                        .help = "what requests call it, as `model`"                \
+    }
 static const msgl_field_row load_rows[] = {
-    {"lora_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_LORA_NAME - 1,
-     .help = "what requests call it, as `model`; required"},
-    {"lora_path", MSGL_FIELD_STRING, .max_bytes = MAX_PATH - 1,
-     .help = "its folder on the server, as PEFT saves it, or a GGUF file; required"},
+    ROW_NAME,
+    {"lora_path", MSGL_FIELD_STRING, .max_bytes = MAX_PATH - 1, .required = true,
+     .help = "its folder on the server, as PEFT saves it, or a GGUF file"},
     {"load_inplace", MSGL_FIELD_BOOL, .preset = "false",
      .help = "it may take the place of one of this name; else that is an error"},
     {"base_model_name", MSGL_FIELD_ANY, .help = "changes nothing: vLLM's"},
@@ -32,7 +36,7 @@ static const msgl_field_row load_rows[] = {
 static const msgl_fields load_fields = {.read = load_rows};
 static const msgl_fields *const load_objects[] = {&load_fields, NULL};
 static const msgl_field_row unload_rows[] = {
-    {"lora_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_LORA_NAME - 1, .help = "required"},
+    ROW_NAME,
     {"lora_int_id", MSGL_FIELD_ANY, .help = "changes nothing: vLLM's"},
     {0},
 };
@@ -57,16 +61,8 @@ typedef struct call {
 static int take_text(const json_t *o, const char *name, char *out, size_t size, msgl_api_error *e)
 {
     const char *text = NULL;
-    const int rc = msgl__field_str(o, name, &text, e);
-    if (rc < 0) return rc;
-    if (rc == 0 || text[0] == '\0') {
-        return msgl__api_fail(e, 400, name, "missing_required_parameter", "'%s' is missing.", name);
-    }
-    if (strlen(text) >= size) {
-        return msgl__api_fail(e, 400, name, "invalid_value",
-                              "'%s' has %zu bytes; allowed: at most %zu.", name, strlen(text),
-                              size - 1);
-    }
+    const int rc = msgl__field_name(o, name, size - 1, &text, e);
+    if (rc <= 0) return rc < 0 ? rc : msgl__field_missing(e, name);
     (void)snprintf(out, size, "%s", text);
     return 0;
 }

@@ -209,6 +209,12 @@ static int read_tensors(const json_t *o, const msgl_http_parser *p, admin_call *
 
 // --- groups of NCCL ---
 
+#define GROUP_NAME "weight_update_group" // SGLang's default
+#define ROW_GROUP                                                                                  \
+    {                                                                                              \
+        "group_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_NAME, .preset = GROUP_NAME,   \
+                                         .help = "what the trainer calls the group, too"           \
+    }
 static const msgl_field_row join_rows[] = {
     {"master_address", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_HOST, .required = true,
      .help = "where rank 0 of the group, the trainer's, has its store (`init_method` of "
@@ -219,16 +225,14 @@ static const msgl_field_row join_rows[] = {
      .help = "rank in the group of this server's first GPU; those of `--tp-size` follow it"},
     {"world_size", MSGL_FIELD_INT, .min = 2, .max = 65536, .required = true,
      .help = "ranks of the group"},
-    {"group_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_NAME,
-     .preset = "weight_update_group", .help = "what the trainer calls it, too"},
+    ROW_GROUP,
     {"backend", MSGL_FIELD_STRING, .preset = "nccl", .only = "`nccl`"},
     {0},
 };
 static const msgl_fields join_fields = {.read = join_rows};
 static const msgl_fields *const join_objects[] = {&join_fields, NULL};
 static const msgl_field_row leave_rows[] = {
-    {"group_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_NAME,
-     .preset = "weight_update_group", .help = "a group that was joined"},
+    ROW_GROUP,
     {0},
 };
 static const msgl_fields leave_fields = {.read = leave_rows};
@@ -238,8 +242,7 @@ static const msgl_field_row receive_rows[] = {
      .help = "tensors of the checkpoint, in the order in which rank 0 broadcasts them"},
     {"dtypes", MSGL_FIELD_STRINGS, .required = true, .only = "`float32`, `float16` or `bfloat16`"},
     {"shapes", MSGL_FIELD_ARRAY, .required = true, .help = "an array of integers for each"},
-    {"group_name", MSGL_FIELD_STRING, .max_bytes = MSGL_MAX_GROUP_NAME,
-     .preset = "weight_update_group", .help = "a group that was joined"},
+    ROW_GROUP,
     {"load_format", MSGL_FIELD_STRING, .only = "null: one broadcast for each tensor"},
     ROW_ABORT,
     ROW_VERSION,
@@ -263,14 +266,9 @@ static int put_group(const msgl_front *f, const admin_call *a, msgl_strbuf *out)
 
 static int read_group(const json_t *o, admin_call *a, msgl_api_error *e)
 {
-    const char *name = "weight_update_group"; // SGLang's default
+    const char *name = GROUP_NAME;
     const int rc = msgl__field_name(o, "group_name", MSGL_MAX_GROUP_NAME, &name, e);
     return rc < 0 ? rc : keep_text(&a->group, name, e);
-}
-
-static int missing(const char *name, msgl_api_error *e)
-{
-    return msgl__api_fail(e, 400, name, "missing_required_parameter", "'%s' is missing.", name);
 }
 
 static int read_join(const json_t *o, const msgl_http_parser *p, admin_call *a, msgl_api_error *e)
@@ -279,11 +277,11 @@ static int read_join(const json_t *o, const msgl_http_parser *p, admin_call *a, 
     int64_t port = 0, rank = 1, size = 0;
     (void)p;
     int rc = msgl__field_name(o, "master_address", MSGL_MAX_GROUP_HOST, &host, e);
-    if (rc == 0) return missing("master_address", e);
+    if (rc == 0) return msgl__field_missing(e, "master_address");
     if (rc > 0) rc = msgl__field_int_of(o, &join_fields, "master_port", &port, e);
-    if (rc == 0) return missing("master_port", e);
+    if (rc == 0) return msgl__field_missing(e, "master_port");
     if (rc > 0) rc = msgl__field_int_of(o, &join_fields, "world_size", &size, e);
-    if (rc == 0) return missing("world_size", e);
+    if (rc == 0) return msgl__field_missing(e, "world_size");
     if (rc > 0) rc = msgl__field_int_of(o, &join_fields, "rank_offset", &rank, e);
     if (rc >= 0) rc = msgl__field_str(o, "backend", &backend, e);
     if (rc >= 0) rc = read_group(o, a, e);

@@ -338,8 +338,7 @@ static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "messages"), *system = msgl__field(o, "system");
     if (in == NULL) {
-        return msgl__api_fail(e, 400, "messages", "missing_required_parameter",
-                              "'messages' is missing.");
+        return msgl__field_missing(e, "messages");
     }
     const size_t n = json_array_size(in);
     if (n == 0 || n > MSGL_API_MAX_MESSAGES) {
@@ -535,8 +534,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
 {
     if (msgl__rename_fields((json_t *)o, &fields) != 0) return msgl__api_oom(e);
     if (msgl__field(o, "max_tokens") == NULL) {
-        return msgl__api_fail(e, 400, "max_tokens", "missing_required_parameter",
-                              "'max_tokens' is missing.");
+        return msgl__field_missing(e, "max_tokens");
     }
     return parse_any(o, cfg, out, e);
 }

@@ -104,8 +104,7 @@ static int add_texts(const text_field *f, msgl_gen_request *out, msgl_api_error 
 static int count_texts(const text_field *f, msgl_api_error *e)
 {
     if (f->value == NULL) {
-        return msgl__api_fail(e, 400, f->name, "missing_required_parameter", "'%s' is missing.",
-                              f->name);
+        return msgl__field_missing(e, f->name);
     }
     const size_t n = json_is_array(f->value) ? json_array_size(f->value) : 1;
     if (n >= 1 && n < MAX_TEXTS) return (int)n;

@@ -247,8 +247,7 @@ static int parse_messages(const json_t *o, msgl_json_room *room, msgl_api_error 
 {
     const json_t *messages = json_object_get(o, "messages");
     if (messages == NULL || json_is_null(messages)) {
-        return msgl__api_fail(e, 400, "messages", "missing_required_parameter",
-                              "'messages' is missing.");
+        return msgl__field_missing(e, "messages");
     }
     if (!json_is_array(messages)) {
         return msgl__api_fail(e, 400, "messages", "invalid_type",

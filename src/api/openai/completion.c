@@ -51,7 +51,7 @@ int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_c
                         msgl_gen_request *out, msgl_api_error *e)
 {
     if (prompt == NULL || json_is_null(prompt)) {
-        return msgl__api_fail(e, 400, name, "missing_required_parameter", "'%s' is missing.", name);
+        return msgl__field_missing(e, name);
     }
     const json_t *first = json_is_array(prompt) ? json_array_get(prompt, 0) : NULL;
     const bool list = first != NULL && (json_is_string(first) || json_is_array(first));

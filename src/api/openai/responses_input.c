@@ -433,7 +433,7 @@ int msgl__responses_put_input(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "input"), *instructions = msgl__field(o, "instructions");
     if (in == NULL) {
-        return msgl__api_fail(e, 400, "input", "missing_required_parameter", "'input' is missing.");
+        return msgl__field_missing(e, "input");
     }
     if (!json_is_string(in) && json_array_size(in) == 0) {
         return msgl__field_bad(e, "input", "must be a string or an array of at least one item");
