@@ -176,12 +176,12 @@ typedef struct msgl_gen_request {
     int num_prompts;         // of a chat: 1
     msgl_chat_request chat;  // of a chat
     msgl_pair_request pairs; // of a reranker
-    const char *before,
-        *behind;               // each prompt that is a text, in root or cfg->prompts; NULL: nothing
-    const char *const *labels; // of a model that classifies: msgl_api_config's
-    bool multi_label;          // the same
-    const json_t *fill;        // of a gap: its parts, an object in root; NULL: there is none
-    bool keep_texts;           // of prompts: the answer shows them
+    // Around each prompt that is a text, in root or cfg->prompts; NULL: nothing.
+    const char *before, *behind;
+    const char *const *labels;    // of a model that classifies: msgl_api_config's
+    bool multi_label;             // the same
+    const json_t *fill;           // of a gap: its parts, an object in root; NULL: there is none
+    bool keep_texts;              // of prompts: the answer shows them
     bool without_special_tokens;  // prompts that are texts get no BOS and the like
     bool special_tokens_are_text; // special tokens that prompts spell stay text
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
@@ -226,6 +226,17 @@ typedef struct msgl_gen_request {
     char *text;          // detached: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;
+
+// Which prompt is the query of document `i` of r's pairs: of 3 documents and one query the fourth.
+static inline int msgl__pair_query(const msgl_gen_request *r, int i)
+{
+    return r->pairs.num_documents + (r->pairs.num_queries == 1 ? 0 : i);
+}
+// What prompt `i` has of msgl_req_extra, borrowed; NULL: nothing.
+static inline msgl_req_extra *msgl__prompt_extra(const msgl_gen_request *r, int i)
+{
+    return r->extras != NULL ? r->extras[i] : r->extra;
+}
 
 // Zero-initialised is empty.
 void msgl__gen_request_free(msgl_gen_request *r);

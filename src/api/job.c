@@ -204,10 +204,8 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
 static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer, int i, const char *field,
                        size_t max_ids)
 {
-    const msgl_pair_request *pairs = &j->req.pairs;
     const msgl_prompt *document = &j->req.prompts[i];
-    const msgl_prompt *query =
-        &j->req.prompts[pairs->num_documents + (pairs->num_queries == 1 ? 0 : i)];
+    const msgl_prompt *query = &j->req.prompts[msgl__pair_query(&j->req, i)];
     const msgl_encode_opts opts = {.max_ids = max_ids};
     const size_t most = query->len + document->len + 16, before = j->claim.bytes;
     msgl_err err = {0};

@@ -39,10 +39,12 @@ static json_t *vars_of(const msgl_gen_request *q, const msgl_prompt *query,
     int rc = 0;
     if (q->pairs.instruct != NULL && roles)
         rc = add_message(messages, "system", q->pairs.instruct, strlen(q->pairs.instruct));
-    const char *const first = roles ? "query" : "system", *const second =
-                                                              roles ? "document" : "user";
-    if (rc == 0) rc = add_message(messages, first, query->text, query->len);
-    if (rc == 0) rc = add_message(messages, second, document->text, document->len);
+    if (rc == 0) {
+        rc = add_message(messages, roles ? "query" : "system", query->text, query->len);
+    }
+    if (rc == 0) {
+        rc = add_message(messages, roles ? "document" : "user", document->text, document->len);
+    }
     if (rc == 0) return vars;
     json_decref(vars);
     return NULL;
@@ -86,9 +88,7 @@ static int write_qwen(const msgl_gen_request *q, const msgl_prompt *query,
 int msgl__pair_render(const msgl_gen_request *q, int i, const msgl_chat_templates *templates,
                       const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err)
 {
-    const msgl_prompt *document = &q->prompts[i],
-                      *query =
-                          &q->prompts[q->pairs.num_documents + (q->pairs.num_queries == 1 ? 0 : i)];
+    const msgl_prompt *document = &q->prompts[i], *query = &q->prompts[msgl__pair_query(q, i)];
     const char *source = templates == NULL ? "" : msgl__chat_templates_text(templates);
     const bool roles = msgl__pair_template(source);
     if (!roles && (!q->pairs.one_token || source[0] == '\0')) {

@@ -60,8 +60,8 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     msgl__logprobs_init(&s->logprobs, form);
     msgl__logprobs_init(&s->prompt_entries, form);
     msgl__logprobs_init(&s->prompt_logprobs, of_prompt);
-    msgl__row_texts_init(&s->rows, req->extras != NULL ? req->extras[prompt_index] : req->extra,
-                         req->hidden_size, form == &msgl__logprobs_sglang_text);
+    msgl__row_texts_init(&s->rows, msgl__prompt_extra(req, prompt_index), req->hidden_size,
+                         form == &msgl__logprobs_sglang_text);
     int rc = msgl__text_init(&s->answer, tokenizer, req->skip_special,
                              (const char *const *)req->stops, req->num_stops);
     msgl__text_stop_behind(&s->answer, req->sampling.min_tokens);

@@ -82,16 +82,15 @@ static int choice_start(msgl_front *f, request_queue *q)
     msgl__trace_sent(g);
     msgl__fair_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
-    m.u.request =
-        (msgl_msg_request){.uid = c->uid.id,
-                           .client = g->tenant->number,
-                           .cache_salt = req->cache_salt,
-                           .adapter = req->adapter,
-                           .adapter_path = req->adapter_path,
-                           .num_ids = (int32_t)ids->len,
-                           .ids = ids->data,
-                           .sampling = req->sampling,
-                           .extra = req->extras != NULL ? req->extras[prompt] : req->extra};
+    m.u.request = (msgl_msg_request){.uid = c->uid.id,
+                                     .client = g->tenant->number,
+                                     .cache_salt = req->cache_salt,
+                                     .adapter = req->adapter,
+                                     .adapter_path = req->adapter_path,
+                                     .num_ids = (int32_t)ids->len,
+                                     .ids = ids->data,
+                                     .sampling = req->sampling,
+                                     .extra = msgl__prompt_extra(req, prompt)};
     msgl_req_extra *pair = NULL;
     if (g->job->pair_from != NULL && g->job->pair_from[prompt] > 0) {
         const msgl_req_extra_parts parts = {.pair_from = g->job->pair_from[prompt]};

@@ -275,8 +275,9 @@ static score *scores_of(const msgl_gen_request *q, const msgl_sequence *const *a
 {
     score *scores = msgl__calloc((size_t)q->pairs.num_documents, sizeof *scores);
     for (int i = 0; i < q->pairs.num_documents && scores != NULL; i++) {
-        const int query = q->pairs.num_documents + (q->pairs.num_queries == 1 ? 0 : i);
-        scores[i] = (score){i, q->pairs.on ? yes_of(q, all[i]) : cosine(all[query], all[i])};
+        const double value =
+            q->pairs.on ? yes_of(q, all[i]) : cosine(all[msgl__pair_query(q, i)], all[i]);
+        scores[i] = (score){i, value};
     }
     return scores;
 }
