@@ -10,56 +10,39 @@ and so are the adapters, which are written here and loaded over HTTP. A round is
 of one, so that prompts do not count. The ratio is the median of the rounds', each of two batches beside each other.
 """
 import argparse
-import array
 import concurrent.futures
 import json
 import pathlib
 import random
 import statistics
-import struct
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
+import qwen3_files  # noqa: E402
 import serving  # noqa: E402
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 
 
-def modules(config):
-    """Name, columns in and columns out of each linear layer of a block."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    dim = config.get("head_dim", hidden // config["num_attention_heads"])
-    q, kv = dim * config["num_attention_heads"], dim * config["num_key_value_heads"]
-    return [("self_attn.q_proj", hidden, q), ("self_attn.k_proj", hidden, kv), ("self_attn.v_proj", hidden, kv),
-            ("self_attn.o_proj", q, hidden), ("mlp.gate_proj", hidden, inner), ("mlp.up_proj", hidden, inner),
-            ("mlp.down_proj", inner, hidden)]
+def linears(config):
+    """{name: (columns out, columns in)} of the blocks' linear layers, without the name's ending."""
+    return {name.removesuffix(".weight"): shape for name, shape in qwen3_files.tensors(config).items()
+            if ".layers." in name and len(shape) == 2}
 
 
 def write_adapter(folder, config, rank, wanted, seed):
-    """As PEFT saves it, in bfloat16, of values between 2^-8 and 2^-7 with either sign."""
-    rng = random.Random(seed)
-    noise = array.array("H", ((0x3B80 | (rng.getrandbits(16) & 0x807F)) for _ in range(1 << 16))).tobytes()
+    """As PEFT saves it."""
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps(
         {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": sorted(wanted), "bias": "none"}))
     shapes = {}
-    for layer in range(config["num_hidden_layers"]):
-        for name, k, n in modules(config):
-            if name.split(".")[1] in wanted:
-                at = "base_model.model.model.layers.%d.%s" % (layer, name)
-                shapes[at + ".lora_A.weight"], shapes[at + ".lora_B.weight"] = (rank, k), (n, rank)
-    header, end = {}, 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 2 * shape[0] * shape[1]
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    with open(folder / "adapter_model.safetensors", "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for shape in shapes.values():
-            size = 2 * shape[0] * shape[1]
-            f.write((noise * (size // len(noise) + 1))[:size])
+    for name, (n, k) in linears(config).items():
+        if name.rpartition(".")[2] in wanted:
+            at = "base_model.model." + name
+            shapes[at + ".lora_A.weight"], shapes[at + ".lora_B.weight"] = (rank, k), (n, rank)
+    qwen3_files.write(folder / "adapter_model.safetensors", shapes, qwen3_files.noise(seed, -8, 1 << 16))
 
 
 def generate(server, a, tokens, names, seed):
@@ -86,11 +69,10 @@ def main():
     for name, usual in (("adapters", 4), ("rank", 16), ("batch", 8), ("tokens", 64), ("prompt", 32), ("rounds", 7)):
         p.add_argument("--" + name, type=int, default=usual)
     p.add_argument("--modules", choices=("all", "qkvo"), default="all")
-    own, options = (sys.argv[1:], []) if "--" not in sys.argv else (
-        sys.argv[1:sys.argv.index("--")], sys.argv[sys.argv.index("--") + 1:])
-    a = p.parse_args(own)
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    a, options = p.parse_args(sys.argv[1:at]), sys.argv[at + 1:]
     config = json.loads((a.model / "config.json").read_text())
-    wanted = {m.split(".")[1] for m, _, _ in modules(config)}
+    wanted = {name.rpartition(".")[2] for name in linears(config)}
     wanted = wanted & ATTENTION if a.modules == "qkvo" else wanted
     with tempfile.TemporaryDirectory() as temporary:
         names = ["a%d" % i for i in range(a.adapters)]
@@ -117,7 +99,8 @@ def main():
     ratios = [plain / own for plain, own in zip(seconds["without"][1:], seconds["with"][1:])]
     print(json.dumps({"model": a.model.name, "batch": a.batch, "adapters": a.adapters, "rank": a.rank,
                       "modules": a.modules, "tokens_per_s_without": round(rate["without"], 1),
-                      "tokens_per_s_with": round(rate["with"], 1), "ratio": round(statistics.median(ratios), 3), "ratios": [round(r, 3) for r in sorted(ratios)],
+                      "tokens_per_s_with": round(rate["with"], 1), "ratio": round(statistics.median(ratios), 3),
+                      "ratios": [round(r, 3) for r in sorted(ratios)],
                       "load_ms": round(1e3 * statistics.median(loads), 1)}))
 
 

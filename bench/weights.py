@@ -11,78 +11,40 @@ server that was started with that checkpoint, bit by bit. Then it sleeps (level 
 memory that is free again is compared with what the server's plan says weights and cache take.
 """
 import argparse
-import array
 import json
 import pathlib
-import random
 import re
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
+import qwen3_files  # noqa: E402
 import serving  # noqa: E402
 
 SHARD = 4 << 30  # bytes
 
 
-def tensors(c):
-    """Names and shapes of the whole checkpoint."""
-    hidden, inner = c["hidden_size"], c["intermediate_size"]
-    dim = c.get("head_dim", hidden // c["num_attention_heads"])
-    q, kv = dim * c["num_attention_heads"], dim * c["num_key_value_heads"]
-    shapes = {"model.embed_tokens.weight": (c["vocab_size"], hidden), "model.norm.weight": (hidden,)}
-    if not c.get("tie_word_embeddings"):
-        shapes["lm_head.weight"] = (c["vocab_size"], hidden)
-    for layer in range(c["num_hidden_layers"]):
-        at = "model.layers.%d." % layer
-        for name, shape in (("input_layernorm", (hidden,)), ("post_attention_layernorm", (hidden,)),
-                            ("self_attn.q_norm", (dim,)), ("self_attn.k_norm", (dim,)), ("self_attn.q_proj", (q, hidden)),
-                            ("self_attn.k_proj", (kv, hidden)), ("self_attn.v_proj", (kv, hidden)),
-                            ("self_attn.o_proj", (hidden, q)), ("mlp.gate_proj", (inner, hidden)),
-                            ("mlp.up_proj", (inner, hidden)), ("mlp.down_proj", (hidden, inner))):
-            shapes[at + name + ".weight"] = shape
-    return shapes
-
-
-def size_of(shape):
-    return 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-
-
-def write_shard(path, shapes, noise):
-    header, end = {}, 0
-    for name, shape in shapes:
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size_of(shape)]}
-        end += size_of(shape)
-    text = json.dumps(header).encode()
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        while end > 0:
-            f.write(noise[:end])
-            end -= min(end, len(noise))
-
-
 def write_checkpoint(folder, model, seed):
-    """In shards, of values of either sign between 2^-7 and 2^-6, in bfloat16; the bytes that it has."""
-    rng = random.Random(seed)
-    noise = array.array("H", (0x3C00 | (rng.getrandbits(16) & 0x807F) for _ in range(1 << 20))).tobytes() * 16
+    """In shards; the bytes that it has."""
+    values = 16 * qwen3_files.noise(seed, -7, 1 << 20)
     shutil.copytree(model, folder)
     shards, room, total, index = [], 0, 0, {}
-    for name, shape in tensors(json.loads((model / "config.json").read_text())).items():
-        if room < size_of(shape):
-            shards.append([])
+    for name, shape in qwen3_files.tensors(json.loads((model / "config.json").read_text())).items():
+        size = qwen3_files.size_of(shape)
+        if room < size:
+            shards.append({})
             room = SHARD
-        shards[-1].append((name, shape))
-        room -= size_of(shape)
-        total += size_of(shape)
+        shards[-1][name] = shape
+        room -= size
+        total += size
     for i, shapes in enumerate(shards):
         file = "model-%05d-of-%05d.safetensors" % (i + 1, len(shards))
-        write_shard(folder / file, shapes, noise)
-        index.update({name: file for name, _ in shapes})
+        qwen3_files.write(folder / file, shapes, values)
+        index.update(dict.fromkeys(shapes, file))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
     return total
 
