@@ -4,7 +4,8 @@
 
     bench/encoders.py MINISGL MODEL [--dtype TYPE] [--threads N] [--texts 32] [--tokens 128] [--rounds 7]
 
-Each side computes the same texts of as many tokens each, over HTTP or by encode(); the median of the rounds counts.
+Each side computes the same texts of as many tokens each, over HTTP or by encode(), torch in float32 whatever TYPE is; the
+median of the rounds counts.
 Needs sentence-transformers.
 """
 import argparse
