@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/folder.h"
 
-#include <dirent.h>
+#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -24,18 +24,22 @@ void folder_path(const folder *f, const char *file, char *out, size_t size)
     assert_true(n > 0 && (size_t)n < size);
 }
 
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
 void folder_remove(folder *f)
 {
-    DIR *d = opendir(f->dir);
-    assert_non_null(d);
+    assert_int_equal(nftw(f->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+void folder_add(const folder *f, const char *name)
+{
     char path[512];
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        if (e->d_name[0] == '.') continue;
-        folder_path(f, e->d_name, path, sizeof path);
-        unlink(path);
-    }
-    closedir(d);
-    rmdir(f->dir);
+    folder_path(f, name, path, sizeof path);
+    assert_int_equal(mkdir(path, 0777), 0);
 }
 
 void folder_write(const folder *f, const char *file, const void *data, size_t size)

@@ -14,7 +14,8 @@ typedef struct folder {
 } folder;
 
 void folder_make(folder *f);
-void folder_remove(folder *f); // with the files in it
+void folder_remove(folder *f); // with all that is in it
+void folder_add(const folder *f, const char *name);
 void folder_path(const folder *f, const char *file, char *out, size_t size);
 void folder_write(const folder *f, const char *file, const void *data, size_t size);
 void folder_write_json(const folder *f, const char *file, const json_t *v);

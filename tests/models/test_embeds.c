@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -82,10 +80,8 @@ static void test_folders(void **state)
     for (size_t i = 0; i < MSGL_COUNT(questions); i++) {
         const question *q = &questions[i];
         folder f;
-        char sub[512];
         folder_make(&f);
-        folder_path(&f, "1_Pooling", sub, sizeof sub);
-        assert_int_equal(mkdir(sub, 0777), 0);
+        folder_add(&f, "1_Pooling");
         if (q->modules != NULL) folder_write(&f, "modules.json", q->modules, strlen(q->modules));
         if (q->pooling != NULL) {
             folder_write(&f, "1_Pooling/config.json", q->pooling, strlen(q->pooling));
@@ -99,10 +95,6 @@ static void test_folders(void **state)
             (q->text != NULL && strstr(err.text, q->text) == NULL)) {
             fail_msg("folder %zu: %d, %d: %s", i, code, (int)got.kind, err.text);
         }
-        folder_path(&f, "1_Pooling/config.json", sub, sizeof sub);
-        unlink(sub);
-        folder_path(&f, "1_Pooling", sub, sizeof sub);
-        assert_int_equal(rmdir(sub), 0);
         folder_remove(&f);
     }
 }
@@ -129,10 +121,8 @@ static void test_modes(void **state)
     };
     (void)state;
     folder f;
-    char sub[512];
     folder_make(&f);
-    folder_path(&f, "1_Pooling", sub, sizeof sub);
-    assert_int_equal(mkdir(sub, 0777), 0);
+    folder_add(&f, "1_Pooling");
     folder_write(&f, "modules.json", QWEN3, strlen(QWEN3));
     for (size_t i = 0; i < MSGL_COUNT(modes); i++) {
         msgl_model_pooling got;
@@ -150,10 +140,6 @@ static void test_modes(void **state)
     folder_write(&f, "1_Pooling/config.json", without, strlen(without));
     assert_int_equal(msgl__model_pooling(f.dir, true, &got, &err), MSGL_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "1_Pooling/config.json: include_prompt: found false"));
-    folder_path(&f, "1_Pooling/config.json", sub, sizeof sub);
-    unlink(sub);
-    folder_path(&f, "1_Pooling", sub, sizeof sub);
-    assert_int_equal(rmdir(sub), 0);
     folder_remove(&f);
 }
 
@@ -191,10 +177,6 @@ static void test_modalities(void **state)
             fail_msg("%s: %d: %s", all[i].config, code, err.text);
         }
     }
-    folder_path(&f, "1_Pooling/config.json", sub, sizeof sub);
-    unlink(sub);
-    folder_path(&f, "1_Pooling", sub, sizeof sub);
-    assert_int_equal(rmdir(sub), 0);
     folder_remove(&f);
 }
 
@@ -236,12 +218,9 @@ static void test_dense(void **state)
         "2_Dense", OLD "Dense") "," MODULE("3_Normalize", OLD "Normalize") "]";
     (void)state;
     folder f;
-    char sub[512];
     folder_make(&f);
-    folder_path(&f, "1_Pooling", sub, sizeof sub);
-    assert_int_equal(mkdir(sub, 0777), 0);
-    folder_path(&f, "2_Dense", sub, sizeof sub);
-    assert_int_equal(mkdir(sub, 0777), 0);
+    folder_add(&f, "1_Pooling");
+    folder_add(&f, "2_Dense");
     folder_write(&f, "modules.json", modules, strlen(modules));
     folder_write(&f, "1_Pooling/config.json", LAST, strlen(LAST));
     for (size_t i = 0; i < MSGL_COUNT(all); i++) {
@@ -263,14 +242,6 @@ static void test_dense(void **state)
         assert_string_equal(taken[0].file, "2_Dense/model.safetensors");
         assert_int_equal(msgl__model_take_dense(&got, 64, taken, &num, &err), MSGL_EFORMAT);
         assert_non_null(strstr(err.text, "in_features: found 32, allowed 64"));
-    }
-    const char *const files[] = {"1_Pooling/config.json", "2_Dense/config.json"};
-    const char *const folders[] = {"1_Pooling", "2_Dense"};
-    for (size_t i = 0; i < MSGL_COUNT(files); i++) {
-        folder_path(&f, files[i], sub, sizeof sub);
-        unlink(sub);
-        folder_path(&f, folders[i], sub, sizeof sub);
-        assert_int_equal(rmdir(sub), 0);
     }
     folder_remove(&f);
 }

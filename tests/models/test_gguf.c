@@ -402,9 +402,8 @@ static void test_kinds_refused(void **state)
         gguf_put_int(&w, key, MSGL_GGUF_U32, 4);
         snprintf(key, sizeof key, "%s.ssm.inner_size", bad[i].arch);
         gguf_put_int(&w, key, MSGL_GGUF_U32, 64);
-        snprintf(key, sizeof key, "%s.expert_count", bad[i].arch);
         if (strcmp(bad[i].arch, "mimo2") == 0) {
-            gguf_put_int(&w, key, MSGL_GGUF_U32, 4);
+            gguf_put_int(&w, "mimo2.expert_count", MSGL_GGUF_U32, 4);
             gguf_put_int(&w, "mimo2.attention.head_count_kv", MSGL_GGUF_U32, 1);
             gguf_put_int(&w, "mimo2.expert_used_count", MSGL_GGUF_U32, 2);
             gguf_put_int(&w, "mimo2.expert_feed_forward_length", MSGL_GGUF_U32, 8);
