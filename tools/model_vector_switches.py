@@ -548,6 +548,7 @@ MODELS = {
     ),
     "gemma": dict(
         config=gemma(),
+        seed=108001,
         gain=GEMMA_GAIN,
         off=dict(gelu=dict(hidden_act="silu"), head=dict(rope_theta=1000.0)),
     ),
