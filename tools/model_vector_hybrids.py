@@ -282,8 +282,6 @@ def zamba2(**kw):
         mamba_headdim=16,
         mamba_ngroups=1,
         n_mamba_heads=6,
-        num_attention_heads=4,
-        num_hidden_layers=3,
         num_key_value_heads=4,
         num_mem_blocks=1,
         rms_norm_eps=1e-5,

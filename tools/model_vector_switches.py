@@ -119,12 +119,12 @@ def minimax_m3_conditional(**kw):
     text = minimax_m3(
         num_hidden_layers=2,
         moe_layer_freq=[1, 0],
-        sparse_attention_config=dict(
+        sparse_attention_config=M3_BLOCKS
+        | dict(
             sparse_attention_freq=[1, 0],
             sparse_block_size=5,
             sparse_index_dim=32,
             sparse_local_block=2,
-            sparse_num_index_heads=2,
             sparse_topk_blocks=4,
         ),
     )
