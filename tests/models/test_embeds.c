@@ -162,10 +162,8 @@ static void test_modalities(void **state)
         "[" MODULE("", OLD "Transformer") "," MODULE("1_Pooling", OLD "Pooling") "]";
     (void)state;
     folder f;
-    char sub[512];
     folder_make(&f);
-    folder_path(&f, "1_Pooling", sub, sizeof sub);
-    assert_int_equal(mkdir(sub, 0777), 0);
+    folder_add(&f, "1_Pooling");
     folder_write(&f, "modules.json", modules, strlen(modules));
     folder_write(&f, "1_Pooling/config.json", LAST, strlen(LAST));
     for (size_t i = 0; i < MSGL_COUNT(all); i++) {
