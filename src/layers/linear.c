@@ -183,10 +183,10 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
     if (rows == 0) return;
     if (msgl__joins_directly(join, ranks)) {
         c.accumulate = true;
-        // What an adapter adds behind the product is in no statistics that this one leaves.
-        if (!msgl__lora_changes(f, l)) leave_norm_stats(f, join, &c);
-        run(f, &c);
+        // Adapters come first, so that their part is in the statistics that the product leaves.
         msgl__lora_add(f, l, &c);
+        leave_norm_stats(f, join, &c);
+        run(f, &c);
         return;
     }
     const bool sums = l->row_parallel && msgl__joins_directly(join, 1);
