@@ -144,8 +144,28 @@ int32_t msgl__engine_lora_tiles_room(const msgl_engine *e, int32_t rows)
     return l != NULL && l->by_tiles ? rows / MSGL_LORA_LEAST_TILE + l->num_slots : 0;
 }
 
-// The device's table gets what slot `slot` has now. If that is an adapter that changes layers which
-// none has changed before, captured steps, which do not add to these, are dropped.
+// Whether the adapter changes layers which none has changed before, or has a larger rank than all
+// before it; the table says so from now on.
+static bool widen_table(msgl_engine_lora *l, const msgl_lora *a)
+{
+    bool wider = false;
+    for (int i = 0; i < a->num; i++) {
+        const msgl_lora_linear *linear = &a->linears[i];
+        const int at = msgl__lora_table_find(&l->table, linear->of);
+        if (at < 0) continue;
+        for (int j = 0; j < linear->num_parts; j++) {
+            if (linear->parts[j].b->k <= l->table.rank) continue;
+            l->table.rank = linear->parts[j].b->k;
+            wider = true;
+        }
+        wider |= !l->changed[at];
+        l->changed[at] = true;
+    }
+    return wider;
+}
+
+// The device's table gets what slot `slot` has now. Captured steps, which know what adapters had
+// before, are dropped where that one has more.
 static void write_table(msgl_engine *e, int32_t slot)
 {
     msgl_engine_lora *l = e->lora;
@@ -160,13 +180,7 @@ static void write_table(msgl_engine *e, int32_t slot)
     ops->copy_in(e->device, (msgl_lora_entry *)l->table.entries + at, own,
                  (size_t)l->table.num * sizeof *own);
     ops->record(e->device, event);
-    bool more = false;
-    for (int i = 0; loaded != NULL && i < loaded->lora.num; i++) {
-        const int at_layer = msgl__lora_table_find(&l->table, loaded->lora.linears[i].of);
-        if (at_layer < 0 || l->changed[at_layer]) continue;
-        l->changed[at_layer] = more = true;
-    }
-    if (more) msgl__graphs_drop_adapters(e);
+    if (loaded != NULL && widen_table(l, &loaded->lora)) msgl__graphs_drop_adapters(e);
 }
 
 static void fill_slot(msgl_engine *e, int32_t slot, msgl_loaded_lora *loaded)

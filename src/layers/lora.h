@@ -80,7 +80,7 @@ typedef struct msgl_lora_table {
     const msgl_linear *const *linears; // [num], ascending
     const int32_t *parts;              // [num] most modules of each
     int num;
-    int32_t rank;                   // most of a part
+    int32_t rank;                   // most that a part of an adapter has had
     const msgl_lora_entry *entries; // [slots, num], device
 } msgl_lora_table;
 

@@ -207,7 +207,7 @@ msgl_lora_table msgl__lora_table(const msgl_lora_sites *s)
     return (msgl_lora_table){.linears = s->linears,
                              .parts = s->parts,
                              .num = s->num_linears,
-                             .rank = msgl__lora_room(s, s->max_rank)};
+                             .rank = MSGL_LORA_RANK_STEP};
 }
 
 size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
