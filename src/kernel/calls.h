@@ -188,7 +188,7 @@ typedef struct msgl_lora_tiles_call {
     int32_t stride;
     int32_t parts, max_ranks; // most that an entry can have
     const msgl_lora_tile *tiles;
-    int32_t num_tiles, tile_rows; // tile_rows: most rows of a tile, 16 or 64
+    int32_t num_tiles, tile_rows; // tile_rows: most rows of a tile, 8 or 64
     const int32_t *order;         // [rows] rows of the step that have adapters, by slot, ascending
     int32_t rows;
     int32_t first, m; // the call's rows [0, m) are the step's rows [first, first + m)

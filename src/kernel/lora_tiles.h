@@ -7,7 +7,7 @@
 
 #include "kernel/calls.h"
 
-enum { MSGL_LORA_MOST_TILE = 64, MSGL_LORA_LEAST_TILE = 16 };
+enum { MSGL_LORA_MOST_TILE = 64, MSGL_LORA_LEAST_TILE = 8 };
 
 // Rows of a tile in steps of so many rows: in small ones adapters have few rows each.
 int32_t msgl__lora_tile_rows(int32_t rows);

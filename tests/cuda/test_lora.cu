@@ -326,7 +326,7 @@ static shape random_shape(bool quick, uint64_t *seed)
     s.k = 8 * (1 + below(seed, quick ? 90 : 300));
     if (below(seed, 4) == 0) s.k += 1 + below(seed, 7);
     s.rows = 1 + below(seed, quick ? 24 : 150);
-    s.tile_rows = below(seed, 3) == 0 ? 64 : 16;
+    s.tile_rows = below(seed, 3) == 0 ? 64 : 8;
     s.norm = below(seed, 2) == 0;
     s.f32_out = below(seed, 5) == 0;
     s.strides = below(seed, 2) == 0;
@@ -338,7 +338,7 @@ static shape random_shape(bool quick, uint64_t *seed)
     return s;
 }
 
-// A row alone, in a tile of 16, against the same among 600 in tiles of 64, whose block takes all of
+// A row alone, in a tile of 8, against the same among 600 in tiles of 64, whose block takes all of
 // k: their bits.
 static void check_same_bits(bench_exec *e, family *f, msgl_dtype act, bool norm, uint64_t *seed)
 {
@@ -365,7 +365,7 @@ static void check_same_bits(bench_exec *e, family *f, msgl_dtype act, bool norm,
     array_download(&out);
     for (int i = 0; i < PICKED; i++) {
         const int row = below(seed, MANY);
-        rows single = rows_new(f, 1, 3, 16, false, seed);
+        rows single = rows_new(f, 1, 3, 8, false, seed);
         single.slot[0] = all.slot[(size_t)row];
         rows_write(f, &single, 3);
         memcpy(one.host, &before[(size_t)row * N], N * sizeof(float));
@@ -454,7 +454,7 @@ int main(int argc, char **argv)
     for (int act = 0; act < 3; act++) {
         // What Qwen3-14B's q, k and v are on a rank of four, and rank 256.
         if (!o.quick) {
-            check(&e, &shapes, (msgl_dtype)act, {1792, 5120, 16, 3, 16, 64, 16, true}, &seed);
+            check(&e, &shapes, (msgl_dtype)act, {1792, 5120, 16, 3, 16, 64, 8, true}, &seed);
             check(&e, &shapes, (msgl_dtype)act, {5120, 4352, 3, 1, 256, 700, 64}, &seed);
         }
         check_same_bits(&e, &bits, (msgl_dtype)act, act == 0 || !o.quick, &seed);

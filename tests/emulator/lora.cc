@@ -8,6 +8,8 @@
 #include "cuda/device.cuh"
 #include "cuda/ops/ops.h"
 
+alignas(1024) thread_local char smem[227 << 10]; // as the kernels declare it
+
 void msgl__cuda_rms_norm(msgl_exec *, const void *in, size_t ld_in, const float *weight, float eps,
                          void *out, size_t ld_out, int m, int n)
 {

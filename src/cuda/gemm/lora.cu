@@ -3,17 +3,20 @@
 // Low-rank adapters of a linear layer (msgl_lora_tiles_call): h = A x, then y += B h, each one
 // kernel for all adapters, rows and parts. A block has a tile: rows of one adapter. The first
 // kernel cuts k into pieces of SPLIT, a block each, and leaves their partial sums; the second one
-// adds them up, in the order of k, and has COLUMNS columns a block. With so many rows that tiles
-// alone fill the GPU, one block takes all pieces, and adds them up in the same order, so that a
-// row's bits do not depend on how many rows there are.
+// adds them up, in the order of k, and has a multiple of COLUMNS columns a block. With so many rows
+// that tiles alone fill the GPU, one block takes all pieces, and adds them up in the same order, so
+// that a row's bits do not depend on how many rows there are. Here: tiles of up to 64 rows, and
+// f32; lora_few.cuh: tiles of up to 8 rows, of decode steps.
 //
 // Both kernels read their weights, which no kernel writes, before they wait for the kernel in front
-// (cuda/launch.cuh): of a decode step's that is all of A and B's first 16 columns.
+// (cuda/launch.cuh).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "cuda/device.cuh"
 #include "cuda/gemm/gemm.h"
+#include "cuda/gemm/lora_few.cuh"
+#include "cuda/gemm/lora_tile.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/vec8.cuh"
@@ -21,72 +24,25 @@
 #include "cuda/ptx/mma.cuh"
 
 enum {
-    WARPS = 4,
-    THREADS = WARPS * 32,
-    SPLIT = 512, // of k, a warp has a quarter of it
-    WARP_K = SPLIT / WARPS,
-    CHUNK = 32, // of k, which a lane's 16 bytes of a row are 8 elements of
-    CHUNKS = WARP_K / CHUNK,
+    WARPS = LORA_WARPS,
+    THREADS = LORA_THREADS,
+    SPLIT = LORA_SPLIT,
+    WARP_K = LORA_WARP_K,
+    CHUNK = LORA_CHUNK,
+    CHUNKS = LORA_CHUNKS,
     SPLIT_ROWS = 512, // up to here partial sums go through memory
-    COLUMNS = 256,    // of a block of the second kernel at a time
-    WARP_COLUMNS = COLUMNS / WARPS,
+    COLUMNS = LORA_COLUMNS,
+    WARP_COLUMNS = LORA_WARP_COLUMNS,
     SETS = WARP_COLUMNS / 32,
-    MAX_RANK = 256, // of a part
+    MAX_RANK = LORA_MAX_RANK,
+    FRAGMENTS = MSGL_LORA_MOST_TILE / 16, // of a tile's rows
+    GROUPS = 4,                           // of 8 ranks at a time
 };
-
-struct lora_args {
-    msgl_lora_tiles_call c;
-    float *h;       // [pieces, rows, max_ranks] partial sums, by place in the order
-    float *squares; // [pieces, rows] of the row's sum of squares; NULL: there is no norm
-    int pieces;     // of h
-    int columns;    // of a block of the second kernel, a multiple of COLUMNS
-    bool vectors;   // rows of in, A and the norm's weights can be read 8 elements at a time
-    bool out_vectors;
-};
-
-// The rows of a block's tile that are the call's.
-struct tile_rows {
-    const msgl_lora_entry *entry; // NULL: there is nothing to do
-    int first, count;             // places in the order
-};
-
-// All threads get the same, from what no kernel of the step writes.
-static __device__ tile_rows open_tile(const lora_args &g)
-{
-    const msgl_lora_tile t = g.c.tiles[blockIdx.x];
-    tile_rows r = {NULL, t.first, t.rows};
-    if (t.rows == 0) return r;
-    // Rows of a slot ascend: the tile has some of the call's unless all are on one side.
-    const int lowest = g.c.order[t.first], highest = g.c.order[t.first + t.rows - 1];
-    if (highest < g.c.first || lowest >= g.c.first + g.c.m) return r;
-    const msgl_lora_entry *e = g.c.entries + (size_t)t.slot * (size_t)g.c.stride;
-    if (e->a != NULL) r.entry = e;
-    return r;
-}
-
-// Row i of the tile as a row of the call; -1: it is none of it.
-static __device__ int row_of(const lora_args &g, const tile_rows &t, int i)
-{
-    if (i >= t.count) return -1;
-    const int row = g.c.order[t.first + i] - g.c.first;
-    return row >= 0 && row < g.c.m ? row : -1;
-}
 
 // --- 16-bit values, by tensor cores -------------------------------------------------------------
 
-// Elements [at, at + 8) of a row of k; zeros beyond its end, and where p is NULL.
-template <typename T> static __device__ uint4 load_row(const T *p, int at, int k, bool vectors)
-{
-    if (p == NULL || at >= k) return make_uint4(0, 0, 0, 0);
-    if (vectors) return *(const uint4 *)(p + at); // k is a multiple of 8
-    float v[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = at + i < k ? to_f32(p[at + i]) : 0.0f;
-    return pack8(v, T());
-}
-
 // The weights of one piece for a warp: rank rows [rank, rank + 8 GROUPS) in fragments of 8.
-template <typename T, int GROUPS>
+template <typename T>
 static __device__ void load_a(const lora_args &g, const msgl_lora_entry *e, int rank, int k0,
                               uint4 a[CHUNKS][GROUPS])
 {
@@ -102,38 +58,17 @@ static __device__ void load_a(const lora_args &g, const msgl_lora_entry *e, int 
     }
 }
 
-// Multiplies by the norm's weights and adds to the sum of squares.
-template <typename T>
-static __device__ uint4 times_norm(const lora_args &g, uint4 x, int at, float *squares)
-{
-    float v[8], w[8];
-    if (at >= g.c.k) return x;
-    unpack8(x, v, T());
-    if (g.vectors) {
-        load8(g.c.norm + at, w);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = at + i < g.c.k ? g.c.norm[at + i] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        *squares += v[i] * v[i];
-        v[i] *= w[i];
-    }
-    return pack8(v, T());
-}
-
 // A warp's rows of x: two to a fragment of 16, lane / 4 and 8 more.
-template <typename T, int FRAGMENTS> struct x_rows {
+template <typename T> struct x_rows {
     const T *row[FRAGMENTS][2];
     float squares[FRAGMENTS][2];
 };
 
 // acc += x A^T over the warp's quarter of a piece. Of a chunk lane % 4 = 1 has elements [8, 16) of
 // its rows of x and of A: both operands have k in the same order, which is all that a sum asks.
-template <typename T, int FRAGMENTS, int GROUPS>
+template <typename T>
 static __device__ void multiply_piece(const lora_args &g, const uint4 a[CHUNKS][GROUPS], int k0,
-                                      x_rows<T, FRAGMENTS> *x, float acc[FRAGMENTS][GROUPS][4])
+                                      x_rows<T> *x, float acc[FRAGMENTS][GROUPS][4])
 {
     const int column = (int)threadIdx.x % 4 * 8;
 #pragma unroll
@@ -158,16 +93,16 @@ static __device__ void multiply_piece(const lora_args &g, const uint4 a[CHUNKS][
     }
 }
 
-template <int FRAGMENTS, int GROUPS> struct shrink_shared {
+struct shrink_shared {
     enum { ROWS = 16 * FRAGMENTS, RANKS = 8 * GROUPS, STRIDE = RANKS + 8 }; // 8: other banks
     float sums[WARPS][ROWS][STRIDE];
     float squares[WARPS][ROWS];
 };
 
 // Each warp's sums of a piece to shared memory.
-template <typename T, int FRAGMENTS, int GROUPS>
-static __device__ void leave_sums(shrink_shared<FRAGMENTS, GROUPS> *s,
-                                  const float acc[FRAGMENTS][GROUPS][4], x_rows<T, FRAGMENTS> *x)
+template <typename T>
+static __device__ void leave_sums(shrink_shared *s, const float acc[FRAGMENTS][GROUPS][4],
+                                  x_rows<T> *x)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -189,20 +124,20 @@ static __device__ void leave_sums(shrink_shared<FRAGMENTS, GROUPS> *s,
 
 // One group of ranks of a tile: pieces [piece, end), whose sums are added up in their order and go
 // to piece `to` of h. The weights of the first one are there.
-template <typename T, int FRAGMENTS, int GROUPS>
+template <typename T>
 static __device__ void shrink_group(const lora_args &g, const tile_rows &t, int rank, int piece,
-                                    int end, int to, uint4 a[CHUNKS][GROUPS],
-                                    x_rows<T, FRAGMENTS> *x, shrink_shared<FRAGMENTS, GROUPS> *s)
+                                    int end, int to, uint4 a[CHUNKS][GROUPS], x_rows<T> *x,
+                                    shrink_shared *s)
 {
-    typedef shrink_shared<FRAGMENTS, GROUPS> shared;
+    typedef shrink_shared shared;
     enum { EACH = shared::ROWS * shared::RANKS / THREADS };
     const int k_of_warp = (int)threadIdx.x / 32 * WARP_K, tid = (int)threadIdx.x;
     float total[EACH] = {}, squares = 0;
     for (int p = piece; p < end; p++) {
         float acc[FRAGMENTS][GROUPS][4] = {};
-        if (p > piece) load_a<T, GROUPS>(g, t.entry, rank, p * SPLIT + k_of_warp, a);
-        multiply_piece<T, FRAGMENTS, GROUPS>(g, a, p * SPLIT + k_of_warp, x, acc);
-        leave_sums<T, FRAGMENTS, GROUPS>(s, acc, x);
+        if (p > piece) load_a<T>(g, t.entry, rank, p * SPLIT + k_of_warp, a);
+        multiply_piece<T>(g, a, p * SPLIT + k_of_warp, x, acc);
+        leave_sums<T>(s, acc, x);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -232,12 +167,12 @@ static __device__ void shrink_group(const lora_args &g, const tile_rows &t, int 
 }
 
 // Grid: tiles, and pieces of k or 1.
-template <typename T, int FRAGMENTS, int GROUPS>
+template <typename T>
 static __global__ void __launch_bounds__(THREADS) lora_shrink(const __grid_constant__ lora_args g)
 {
-    __shared__ shrink_shared<FRAGMENTS, GROUPS> s;
+    __shared__ shrink_shared s;
     msgl__pdl_trigger();
-    const tile_rows t = open_tile(g);
+    const tile_rows t = open_tile(g, (int)blockIdx.x);
     if (t.entry == NULL) {
         msgl__pdl_wait();
         return;
@@ -245,9 +180,9 @@ static __global__ void __launch_bounds__(THREADS) lora_shrink(const __grid_const
     const int all = (g.c.k + SPLIT - 1) / SPLIT, lane = (int)threadIdx.x % 32;
     const int piece = g.pieces > 1 ? (int)blockIdx.y : 0, end = g.pieces > 1 ? piece + 1 : all;
     const int k0 = piece * SPLIT + (int)threadIdx.x / 32 * WARP_K;
-    x_rows<T, FRAGMENTS> x = {};
+    x_rows<T> x = {};
     uint4 a[CHUNKS][GROUPS];
-    load_a<T, GROUPS>(g, t.entry, 0, k0, a);
+    load_a<T>(g, t.entry, 0, k0, a);
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; f++) {
 #pragma unroll
@@ -259,77 +194,27 @@ static __global__ void __launch_bounds__(THREADS) lora_shrink(const __grid_const
     msgl__pdl_wait();
     const int ranks = t.entry->ranks;
     for (int rank = 0; rank < ranks; rank += 8 * GROUPS) {
-        if (rank > 0) load_a<T, GROUPS>(g, t.entry, rank, k0, a);
-        shrink_group<T, FRAGMENTS, GROUPS>(g, t, rank, piece, end, piece, a, &x, &s);
+        if (rank > 0) load_a<T>(g, t.entry, rank, k0, a);
+        shrink_group<T>(g, t, rank, piece, end, piece, a, &x, &s);
     }
 }
 
-// 1 / sqrt(mean of squares + eps) of a tile's rows, or 1 without a norm.
-static __device__ void row_factors(const lora_args &g, const tile_rows &t, int rows, float *factors)
-{
-    const int i = (int)threadIdx.x;
-    if (i >= rows) return;
-    float sum = 0;
-#pragma unroll 16
-    for (int p = 0; p < g.pieces && g.squares != NULL && i < t.count; p++) {
-        sum += __ldcg(&g.squares[(size_t)p * (size_t)g.c.rows + (size_t)(t.first + i)]);
-    }
-    factors[i] = g.squares != NULL ? rsqrtf(sum / (float)g.c.k + g.c.norm_eps) : 1.0f;
-}
-
-// The lines of the output that a warp's lanes will add to, on their way before h is there.
-template <typename T>
-static __device__ void prefetch_out(const lora_args &g, const tile_rows &t, int column)
-{
-    const size_t size = g.c.f32_out ? sizeof(float) : sizeof(T);
-    const int at = column + (int)threadIdx.x % 4 * 8;
-    for (int half = 0; half < 2; half++) {
-        const int row = row_of(g, t, 8 * half + (int)threadIdx.x % 32 / 4);
-        if (row < 0 || at >= g.c.n) continue;
-        msgl__prefetch_l1((const char *)g.c.out + ((size_t)row * g.c.ld_out + (size_t)at) * size);
-    }
-}
-
-// h of place `at` in the order and ranks r, which is even, and r + 1 of all parts'. AT_ONCE pieces
-// are on their way together.
-static __device__ float2 sum_pieces(const lora_args &g, int at, int r)
-{
-    enum { AT_ONCE = 20 };
-    const size_t step = (size_t)g.c.rows * (size_t)g.c.max_ranks;
-    const float *p = g.h + (size_t)at * (size_t)g.c.max_ranks + (size_t)r;
-    float2 sum = make_float2(0, 0);
-    for (int first = 0; first < g.pieces; first += AT_ONCE) {
-        float2 v[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            v[i] = make_float2(0, 0);
-            if (first + i < g.pieces) v[i] = __ldcg((const float2 *)&p[(size_t)(first + i) * step]);
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            sum.x += v[i].x;
-            sum.y += v[i].y;
-        }
-    }
-    return sum;
-}
-
-template <int FRAGMENTS> struct expand_shared {
+struct expand_shared {
     enum { ROWS = 16 * FRAGMENTS, STRIDE = MAX_RANK + 16 }; // 16: rows begin 8 banks apart
     uint32_t h[ROWS][STRIDE / 2];                           // pairs
     float factors[ROWS];
 };
 
 // Of a part whose ranks begin `at`, without the norm's factor: it comes to the sums behind.
-template <typename T, int FRAGMENTS>
+template <typename T>
 static __device__ void fill_h(const lora_args &g, const tile_rows &t, int at, int rank,
-                              expand_shared<FRAGMENTS> *s)
+                              expand_shared *s)
 {
     const int pairs = rank / 2;
     for (int i = (int)threadIdx.x; i < 16 * FRAGMENTS * pairs; i += THREADS) {
         const int row = i / pairs, r = i % pairs * 2;
         float2 v = make_float2(0, 0);
-        if (row < t.count) v = sum_pieces(g, t.first + row, at + r);
+        if (row < t.count) v = sum_h(g, t.first + row, at + r);
         s->h[row][r / 2] = msgl__pack_two(v.x, v.y, T());
     }
 }
@@ -386,10 +271,10 @@ static __device__ void add_row(const lora_args &g, int row, const float v[8], in
 }
 
 // A warp's 32 columns from `column` on of a part. begun: B's first 16 columns.
-template <typename T, int FRAGMENTS>
-static __device__ void expand_set(const lora_args &g, const tile_rows &t,
-                                  const expand_shared<FRAGMENTS> *s, const T *b, int rank, int col,
-                                  int n, int column, const uint2 begun[4])
+template <typename T>
+static __device__ void expand_set(const lora_args &g, const tile_rows &t, const expand_shared *s,
+                                  const T *b, int rank, int col, int n, int column,
+                                  const uint2 begun[4])
 {
     const int lane = (int)threadIdx.x % 32, pair = lane / 4, at = lane % 4 * 2;
     float acc[FRAGMENTS][4][4] = {};
@@ -422,28 +307,6 @@ static __device__ void expand_set(const lora_args &g, const tile_rows &t,
     }
 }
 
-// The first part from `part` on that has some of the block's columns, from `column` on.
-static __device__ int next_part(const lora_args &g, const msgl_lora_entry *e, int part, int column)
-{
-    while (part < e->num_parts && (e->parts[part].col >= column + g.columns ||
-                                   e->parts[part].col + e->parts[part].n <= column)) {
-        part++;
-    }
-    return part;
-}
-
-// What a block is to multiply by: a part's B.
-template <typename T> struct part_of {
-    const T *b;
-    int rank, at, col, n;
-};
-
-template <typename T> static __device__ part_of<T> open_part(const msgl_lora_entry *e, int part)
-{
-    return {(const T *)e->parts[part].b, e->parts[part].rank, e->parts[part].at, e->parts[part].col,
-            e->parts[part].n};
-}
-
 // B's first 16 columns for a warp's columns from `column` on.
 template <typename T>
 static __device__ void begin_b(const part_of<T> &p, int column, uint2 out[SETS][4])
@@ -456,10 +319,9 @@ static __device__ void begin_b(const part_of<T> &p, int column, uint2 out[SETS][
 
 // The warp's columns of a part, in each COLUMNS of the block's from `own` to end, while B of the
 // next ones is on its way.
-template <typename T, int FRAGMENTS>
-static __device__ void expand_part(const lora_args &g, const tile_rows &t,
-                                   const expand_shared<FRAGMENTS> *s, const part_of<T> &p, int own,
-                                   int end, uint2 begun[SETS][4])
+template <typename T>
+static __device__ void expand_part(const lora_args &g, const tile_rows &t, const expand_shared *s,
+                                   const part_of<T> &p, int own, int end, uint2 begun[SETS][4])
 {
     for (int column = own; column < end; column += COLUMNS) {
         uint2 next[SETS][4] = {};
@@ -468,7 +330,7 @@ static __device__ void expand_part(const lora_args &g, const tile_rows &t,
         for (int i = 0; i < SETS; i++) {
             const int at = column + 32 * i;
             if (at < p.col + p.n && at + 32 > p.col) {
-                expand_set<T, FRAGMENTS>(g, t, s, p.b, p.rank, p.col, p.n, at, begun[i]);
+                expand_set<T>(g, t, s, p.b, p.rank, p.col, p.n, at, begun[i]);
             }
 #pragma unroll
             for (int j = 0; j < 4; j++) begun[i][j] = next[i][j];
@@ -477,12 +339,12 @@ static __device__ void expand_part(const lora_args &g, const tile_rows &t,
 }
 
 // Grid: tiles, and the layer's columns.
-template <typename T, int FRAGMENTS>
+template <typename T>
 static __global__ void __launch_bounds__(THREADS) lora_expand(const __grid_constant__ lora_args g)
 {
-    __shared__ expand_shared<FRAGMENTS> s;
+    __shared__ expand_shared s;
     msgl__pdl_trigger();
-    const tile_rows t = open_tile(g);
+    const tile_rows t = open_tile(g, (int)blockIdx.x);
     const int column = (int)blockIdx.y * g.columns;
     const int own = column + (int)threadIdx.x / 32 * WARP_COLUMNS;
     int part = t.entry != NULL ? next_part(g, t.entry, 0, column) : 0;
@@ -497,14 +359,14 @@ static __global__ void __launch_bounds__(THREADS) lora_expand(const __grid_const
         begin_b(p, own, begun);
         if (waits) {
             msgl__pdl_wait();
-            for (int i = 0; i < SETS && FRAGMENTS == 1; i++) prefetch_out<T>(g, t, own + 32 * i);
-            row_factors(g, t, 16 * FRAGMENTS, s.factors);
+            if (threadIdx.x < 16 * FRAGMENTS)
+                s.factors[threadIdx.x] = row_factor(g, t, (int)threadIdx.x);
         } else {
             __syncthreads(); // the part before is done with h
         }
-        fill_h<T, FRAGMENTS>(g, t, p.at, p.rank, &s);
+        fill_h<T>(g, t, p.at, p.rank, &s);
         __syncthreads();
-        expand_part<T, FRAGMENTS>(g, t, &s, p, own, column + g.columns, begun);
+        expand_part<T>(g, t, &s, p, own, column + g.columns, begun);
     }
 }
 
@@ -535,7 +397,7 @@ static __global__ void __launch_bounds__(THREADS)
     lora_shrink_f32(const __grid_constant__ lora_args g)
 {
     msgl__pdl_trigger();
-    const tile_rows t = open_tile(g);
+    const tile_rows t = open_tile(g, (int)blockIdx.x);
     msgl__pdl_wait();
     if (t.entry == NULL) return;
     const int all = (g.c.k + SPLIT - 1) / SPLIT, ranks = t.entry->ranks;
@@ -583,21 +445,21 @@ static __global__ void __launch_bounds__(THREADS)
 {
     __shared__ float h[F32_ROWS][MAX_RANK], factors[F32_ROWS];
     msgl__pdl_trigger();
-    const tile_rows all = open_tile(g);
+    const tile_rows all = open_tile(g, (int)blockIdx.x);
     msgl__pdl_wait();
     if (all.entry == NULL) return;
     const int column = (int)blockIdx.y * g.columns;
     for (int first = 0; first < all.count; first += F32_ROWS) {
         const int rows = all.count - first < F32_ROWS ? all.count - first : F32_ROWS;
         const tile_rows t = {all.entry, all.first + first, rows};
-        row_factors(g, t, rows, factors);
+        if ((int)threadIdx.x < rows) factors[threadIdx.x] = row_factor(g, t, (int)threadIdx.x);
         for (int part = next_part(g, t.entry, 0, column); part < t.entry->num_parts;
              part = next_part(g, t.entry, part + 1, column)) {
             const int rank = t.entry->parts[part].rank;
             __syncthreads(); // factors are there, or the part before is done with h
             for (int i = (int)threadIdx.x; i < rows * rank / 2; i += THREADS) {
                 const int j = 2 * i / rank, r = 2 * i % rank;
-                const float2 v = sum_pieces(g, t.first + j, t.entry->parts[part].at + r);
+                const float2 v = sum_h(g, t.first + j, t.entry->parts[part].at + r);
                 h[j][r] = v.x * factors[j];
                 h[j][r + 1] = v.y * factors[j];
             }
@@ -610,37 +472,20 @@ static __global__ void __launch_bounds__(THREADS)
 
 // --- launches -----------------------------------------------------------------------------------
 
-typedef void (*lora_kernel)(lora_args);
-
-// As many ranks at a time as adapters of rank 16 have of so many parts.
-template <typename T> static lora_kernel few_rows_shrink(int parts)
-{
-    return parts == 1   ? lora_shrink<T, 1, 2>
-           : parts == 2 ? lora_shrink<T, 1, 4>
-                        : lora_shrink<T, 1, 6>;
-}
-
-template <typename T>
-static void kernels_of(const msgl_lora_tiles_call *c, lora_kernel *shrink, lora_kernel *expand)
-{
-    const bool few = c->tile_rows <= 16;
-    *shrink = few ? few_rows_shrink<T>(c->parts) : lora_shrink<T, 4, 4>;
-    *expand = few ? lora_expand<T, 1> : lora_expand<T, 4>;
-}
-
 static int pieces_of(int rows, int k)
 {
     return rows <= SPLIT_ROWS ? (k + SPLIT - 1) / SPLIT : 1;
 }
 
 // So many that all blocks are there at once, about, as a block that is not cannot begin early.
-static int columns_of(const msgl_exec *x, const msgl_lora_tiles_call *c)
+static int columns_of(const msgl_exec *x, int tiles, int n, int most)
 {
-    enum { BLOCKS = 4, MOST = 8 }; // of an SM; of COLUMNS
-    const int64_t blocks = (int64_t)c->num_tiles * ((c->n + COLUMNS - 1) / COLUMNS);
+    enum { BLOCKS = 5 }; // of an SM
+    const int64_t blocks = (int64_t)tiles * ((n + COLUMNS - 1) / COLUMNS);
     const int64_t there = (int64_t)BLOCKS * msgl__cuda_device(x)->sm_count;
-    const int64_t each = (blocks + there / 2) / there;
-    return COLUMNS * (int)(each < 1 ? 1 : each > MOST ? MOST : each);
+    int each = 1;
+    while (each < most && each * there < blocks) each *= 2;
+    return COLUMNS * each;
 }
 
 // x times the norm's weights may be beyond f16's largest number, so there it is normed first.
@@ -656,6 +501,48 @@ static bool norm_first(msgl_exec *x, msgl_lora_tiles_call *c)
     return true;
 }
 
+// A kernel that wants as much of an SM's memory for shared memory as the products beside it can
+// start before these end.
+template <auto KERNEL>
+static void start(msgl_exec *x, const lora_args &g, int tiles, int columns, int shared)
+{
+    MSGL_CUDA_TRY(x, msgl__allow_shared<KERNEL>((size_t)(shared > 0 ? shared : 1), true));
+    const dim3 grid((unsigned)tiles, (unsigned)columns);
+    MSGL_CUDA_TRY(
+        x, msgl__launch(KERNEL, grid, dim3(THREADS), (size_t)shared, msgl__cuda_stream(x), g));
+}
+
+// There is room for rows / tile_rows tiles that are full and for one that is not of each adapter.
+// A step of few rows an adapter has the latter: it gets as many blocks, which also take the others.
+static int few_tiles(const msgl_lora_tiles_call *c)
+{
+    const int adapters = c->num_tiles - c->rows / c->tile_rows;
+    return adapters > 0 ? adapters : c->num_tiles;
+}
+
+template <typename T> static void few_rows(msgl_exec *x, lora_args *g)
+{
+    enum { MOST = 4, B_BYTES = 64 << 10 };
+    const int tiles = few_tiles(&g->c), most = B_BYTES / (COLUMNS * 2) / g->part_rank;
+    g->columns = columns_of(x, tiles, g->c.n, most < 1 ? 1 : most > MOST ? MOST : most);
+    start<lora_few_shrink<T>>(x, *g, tiles, g->pieces, few_a_rows(g->c.max_ranks) * FEW_PITCH);
+    const int grid = (g->c.n + g->columns - 1) / g->columns;
+    const int b = few_b_bytes(g->columns, g->part_rank);
+    if (g->c.f32_out) {
+        start<lora_few_expand<T, float>>(x, *g, tiles, grid, b);
+    } else {
+        start<lora_few_expand<T, T>>(x, *g, tiles, grid, b);
+    }
+}
+
+template <auto SHRINK, auto EXPAND> static void many_rows(msgl_exec *x, lora_args *g)
+{
+    enum { MOST = 8 };
+    g->columns = columns_of(x, g->c.num_tiles, g->c.n, MOST);
+    start<SHRINK>(x, *g, g->c.num_tiles, g->pieces, 0);
+    start<EXPAND>(x, *g, g->c.num_tiles, (g->c.n + g->columns - 1) / g->columns, 0);
+}
+
 void msgl__cuda_lora_tiles(msgl_exec *x, const msgl_lora_tiles_call *call)
 {
     if (x->status != 0 || call->m == 0 || call->num_tiles == 0 || call->rows == 0) return;
@@ -663,6 +550,7 @@ void msgl__cuda_lora_tiles(msgl_exec *x, const msgl_lora_tiles_call *call)
     g.c = *call;
     bool room = norm_first(x, &g.c);
     g.pieces = pieces_of(g.c.rows, g.c.k);
+    g.part_rank = g.c.max_ranks / g.c.parts;
     const size_t places = (size_t)g.pieces * (size_t)g.c.rows;
     g.h = (float *)msgl__arena_alloc(x->scratch, places * (size_t)g.c.max_ranks * sizeof(float));
     if (g.c.norm != NULL) {
@@ -676,16 +564,19 @@ void msgl__cuda_lora_tiles(msgl_exec *x, const msgl_lora_tiles_call *call)
     g.vectors = g.c.k % 8 == 0 && g.c.ld_in % 8 == 0 && aligned16(g.c.in) &&
                 (g.c.norm == NULL || aligned16(g.c.norm));
     g.out_vectors = g.c.ld_out % 8 == 0 && aligned16(g.c.out);
-    lora_kernel shrink = lora_shrink_f32, expand = lora_expand_f32;
-    if (x->act == MSGL_BF16) kernels_of<__nv_bfloat16>(&g.c, &shrink, &expand);
-    if (x->act == MSGL_F16) kernels_of<__half>(&g.c, &shrink, &expand);
-    const unsigned tiles = (unsigned)g.c.num_tiles;
-    g.columns = columns_of(x, &g.c);
-    const unsigned columns = (unsigned)((g.c.n + g.columns - 1) / g.columns);
-    cudaStream_t stream = msgl__cuda_stream(x);
-    MSGL_CUDA_TRY(
-        x, msgl__launch(shrink, dim3(tiles, (unsigned)g.pieces), dim3(THREADS), 0, stream, g));
-    MSGL_CUDA_TRY(x, msgl__launch(expand, dim3(tiles, columns), dim3(THREADS), 0, stream, g));
+    const bool few =
+        g.c.tile_rows <= FEW_ROWS && g.c.rows <= SPLIT_ROWS && g.part_rank <= FEW_MOST_RANK;
+    if (x->act == MSGL_F32) {
+        many_rows<lora_shrink_f32, lora_expand_f32>(x, &g);
+    } else if (x->act == MSGL_BF16 && few) {
+        few_rows<__nv_bfloat16>(x, &g);
+    } else if (x->act == MSGL_BF16) {
+        many_rows<lora_shrink<__nv_bfloat16>, lora_expand<__nv_bfloat16>>(x, &g);
+    } else if (few) {
+        few_rows<__half>(x, &g);
+    } else {
+        many_rows<lora_shrink<__half>, lora_expand<__half>>(x, &g);
+    }
 }
 
 size_t msgl__cuda_lora_scratch(const msgl_lora_size *s, msgl_dtype act)

@@ -212,6 +212,10 @@ static inline int __ffs(int v)
 {
     return __builtin_ffs(v);
 }
+static inline unsigned __umulhi(unsigned a, unsigned b)
+{
+    return (unsigned)((uint64_t)a * b >> 32);
+}
 static inline int __popc(unsigned v)
 {
     return __builtin_popcount(v);
