@@ -23,6 +23,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .keep = msgl__cuda_keep,
         .keeps_order = true,
         .embed = msgl__cuda_embed,
+        .gather_own = msgl__cuda_gather_own,
         .linear = msgl__cuda_linear,
         .linear_rope = msgl__cuda_linear_rope,
         .linear_sum = msgl__cuda_linear_sum,

@@ -398,7 +398,9 @@ bool msgl__engine_lora_captures(const msgl_engine *e, const msgl_engine_step *s)
     if (s->lora == NULL) return true;
     if (!l->by_tiles || s->lora->num_adapters > l->per_step) return false;
     for (int32_t i = 0; i < s->lora->num_adapters; i++) {
-        if (s->lora->adapters[i]->embed.a.n > 0) return false; // rows by runs
+        // By runs, a launch for each: which there are is known to the host alone.
+        const msgl_lora *a = s->lora->adapters[i];
+        if (a->embed.a.n > 0 || a->num_saved > 0) return false;
     }
     return true;
 }

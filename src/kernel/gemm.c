@@ -756,6 +756,7 @@ typedef struct gathering {
     const msgl_weight *w;
     const int32_t *ids;
     float *out;
+    bool keeps; // rows that w does not have
 } gathering;
 
 static void lane_f32(const msgl_wformat *f, const char *panel, int lane, int k, float *out)
@@ -797,7 +798,7 @@ static void gather_task(void *arg, int task, int worker)
     const int row = g->ids[task] - w->first, lane = row % MSGL_GEMM_LANES;
     float *out = g->out + (size_t)task * (size_t)w->k;
     if (row < 0 || row >= w->n) {
-        memset(out, 0, (size_t)w->k * sizeof *out);
+        if (!g->keeps) memset(out, 0, (size_t)w->k * sizeof *out);
         return;
     }
     const char *panel =
@@ -807,6 +808,13 @@ static void gather_task(void *arg, int task, int worker)
 
 void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out)
 {
-    gathering g = {w, ids, out};
+    gathering g = {w, ids, out, false};
+    msgl__pool_run(x->pool, rows, gather_task, &g);
+}
+
+void msgl__gemm_gather_own(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
+                           void *out)
+{
+    gathering g = {w, ids, out, true};
     msgl__pool_run(x->pool, rows, gather_task, &g);
 }

@@ -48,6 +48,9 @@ typedef struct msgl_gemm_kernels {
     // the inputs of a replay to their places (kernel/device.h). false, and nothing done, where it
     // cannot do that. NULL: never.
     bool (*embed)(msgl_exec *x, const msgl_embed_call *c);
+    // What w, of w->format, has of ids [rows], as its gather leaves it; rows of other ids stay what
+    // they are. out [rows, w->k]. For weights as values (formats of dtypes).
+    void (*gather_own)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
     // See msgl_linear_call and msgl_grouped_call.
     void (*linear)(msgl_exec *x, const msgl_linear_call *c);
     void (*grouped)(msgl_exec *x, const msgl_grouped_call *c);

@@ -124,6 +124,8 @@ void msgl__q4_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *
 void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
                      const void *src, size_t src_row, msgl_dtype src_dtype, size_t ld_src);
 void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
+void msgl__gemm_gather_own(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
+                           void *out);
 // The feature in this lane of a panel: out[0, k).
 void msgl__int8_lane(const msgl_wformat *f, const char *panel, int lane, int k, float *out);
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c);

@@ -75,7 +75,8 @@ bool msgl__lora_changes(const msgl_forward *f, const msgl_linear *l)
         return at >= 0 && s->changes[at];
     }
     for (int32_t i = 0; s->table != NULL && i < s->num_adapters; i++) {
-        if (find(s->adapters[i], l) != NULL) return true;
+        const msgl_lora *a = s->adapters[i];
+        if (find(a, l) != NULL || find_saved(a, l) != NULL) return true;
     }
     if (s->table != NULL) return false;
     const msgl_lora_rows *all = current(s, &num);
@@ -152,15 +153,18 @@ void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_cal
     const msgl_lora_step *s = f->lora;
     int32_t num, num_runs = 0;
     if (s == NULL || c->m == 0) return;
-    if (s->table != NULL) {
-        add_by_tiles(f, l, c);
-        return;
-    }
     const msgl_lora_rows *all = current(s, &num);
     for (int32_t i = 0; i < num; i++) {
         const msgl_lora_rows r = part_in(&all[i], s->first, c->m);
         const msgl_lora_saved *saved = r.rows > 0 ? find_saved(r.adapter, l) : NULL;
         if (saved != NULL) replace(f, l, c, &r, saved);
+    }
+    if (s->table != NULL) {
+        add_by_tiles(f, l, c);
+        return;
+    }
+    for (int32_t i = 0; i < num; i++) {
+        const msgl_lora_rows r = part_in(&all[i], s->first, c->m);
         const msgl_lora_linear *own = r.rows > 0 ? find(r.adapter, l) : NULL;
         if (own == NULL) continue;
         s->runs[num_runs++] = (msgl_lora_run){.row = r.row,
@@ -217,12 +221,10 @@ bool msgl__lora_embeds(const msgl_forward *f)
 static void replace_rows(msgl_forward *f, const msgl_lora_rows *r, const msgl_lora_saved *s,
                          void *out)
 {
-    for (int32_t row = r->row; row < r->row + r->rows; row++) {
-        for (int i = 0; i < s->num; i++) {
-            const msgl_weight *w = &s->at[i].w;
-            if (f->ids[row] < w->first || f->ids[row] >= w->first + w->n) continue;
-            w->format->gather(f->x, w, f->ids + row, 1, msgl__row(f, out, row, (size_t)w->k));
-        }
+    for (int i = 0; i < s->num; i++) {
+        const msgl_weight *w = &s->at[i].w;
+        f->k->gemm.gather_own(f->x, w, f->ids + r->row, r->rows,
+                              msgl__row(f, out, r->row, (size_t)w->k));
     }
 }
 

@@ -131,7 +131,6 @@ static int take_tensor(reading *r, const msgl_tensor *t)
         return take_part(r, t, name, strlen(name) - strlen(k->suffix), k);
     }
     if (r->gguf) return fail(r, t, MSGL_EUNSUPPORTED, "allowed: .lora_a and .lora_b of weights");
-    if (!r->s->on_host) return refuse_device(r, t);
     if (msgl__lora_saved_take(&r->saved, t, name)) return r->saved.status;
     return fail(r, t, MSGL_EUNSUPPORTED,
                 "allowed: lora_A.weight, lora_B.weight, lora_embedding_A and lora_embedding_B, "

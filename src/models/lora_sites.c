@@ -215,11 +215,10 @@ size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
     msgl_lora_size size = s->size;
     size.rows = tokens;
     const size_t lora = s->kernels->lora_scratch(&size, s->act);
-    if (!s->on_host) return lora;
     // What an adapter has in the place of a weight is in a form of its own.
     const msgl_weight w = {.format = s->formats.converted, .n = size.n, .k = size.k};
-    const float norm = 1;
-    const msgl_linear_call whole = {.w = &w, .m = tokens, .norm = &norm};
+    const float one = 1;
+    const msgl_linear_call whole = {.w = &w, .m = tokens, .norm = &one, .bias = &one};
     const size_t linear = s->kernels->linear_scratch(&whole, s->act);
     return lora > linear ? lora : linear;
 }

@@ -36,6 +36,8 @@ size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c, msgl_dtype act);
 void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c);
 size_t msgl__cuda_heads_scratch(const msgl_heads_call *c, msgl_dtype act);
 bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c);
+void msgl__cuda_gather_own(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
+                           void *out);
 void msgl__cuda_lora_tiles(msgl_exec *x, const msgl_lora_tiles_call *c);
 size_t msgl__cuda_lora_scratch(const msgl_lora_size *s, msgl_dtype act);
 

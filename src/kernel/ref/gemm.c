@@ -230,6 +230,7 @@ void msgl__gemm_init_ref(msgl_gemm_kernels *k)
         .formats = FORMATS,
         .keep = msgl__gemm_keep,
         .keeps_order = true,
+        .gather_own = msgl__gemm_gather_own,
         .linear = linear,
         .grouped = grouped,
         .heads = heads,
