@@ -16,7 +16,7 @@
 
 static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err *err)
 {
-    (void)o, (void)err;
+    (void)err;
     k->gemm = (msgl_gemm_kernels){
         .name = "cuda",
         .formats = msgl__cuda_formats,
@@ -30,6 +30,8 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .grouped = msgl__cuda_grouped,
         .heads = msgl__cuda_heads,
         .lora_tiles = msgl__cuda_lora_tiles,
+        .lora_members = msgl__cuda_lora_members,
+        .lora_gate = msgl__cuda_lora_gate,
         .lora_scratch = msgl__cuda_lora_scratch,
         .linear_scratch = msgl__cuda_linear_scratch,
         .grouped_scratch = msgl__cuda_grouped_scratch,
@@ -77,6 +79,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .add_shared = msgl__cuda_moe_add_shared,
         .choose = msgl__cuda_moe_choose,
         .experts = msgl__cuda_experts,
+        .gate_in_product = o->deterministic,
     };
     k->sample = (msgl_sample_kernels){
         .sample = msgl__cuda_sample,

@@ -51,6 +51,7 @@ typedef struct msgl_engine_io {
     // Where adapters are computed by tiles: of tokens, and of rows with logits.
     int32_t *lora_order[2];        // [num_tokens]
     msgl_lora_tile *lora_tiles[2]; // [msgl__engine_lora_tiles_room of num_tokens]
+    int32_t *lora_slots[2];        // [num_tokens] a row's slot, -1: none
 } msgl_engine_io;
 
 // Of tokens and their K and V to where the accepted paths of trees want them, of num_reqs requests.

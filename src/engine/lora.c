@@ -45,8 +45,9 @@ struct msgl_engine_lora {
     // Of a device that computes by tiles; else by_tiles is false.
     bool by_tiles;
     msgl_lora_table table;
-    msgl_lora_entry *entries;   // [num_slots, table.num], host memory that copies may read
-    bool *changed;              // [table.num] whether an adapter has ever changed this layer
+    msgl_lora_entry *entries;      // [num_slots, table.num], host memory that copies may read
+    const msgl_lora_member **sets; // [num_slots, table.num_many], likewise
+    bool *changed; // [table.num + table.num_many] whether an adapter has ever changed this layer
     msgl_lora_span *spans;      // [2, max_running]
     int32_t *starts;            // [num_slots + 1]
     const msgl_lora **adapters; // [MSGL_ENGINE_STEP_SLOTS, num_slots]
@@ -58,7 +59,8 @@ static int open_tiles(msgl_engine *e, msgl_err *err)
     const size_t slots = (size_t)l->num_slots, steps = MSGL_ENGINE_STEP_SLOTS;
     l->table = msgl__lora_table(l->sites);
     const size_t layers = (size_t)l->table.num;
-    l->changed = msgl__calloc(layers + 1, sizeof *l->changed);
+    const size_t many = (size_t)l->table.num_many;
+    l->changed = msgl__calloc(layers + many + 1, sizeof *l->changed);
     l->spans = msgl__calloc(2 * (size_t)e->max_running, sizeof *l->spans);
     l->starts = msgl__calloc(slots + 1, sizeof *l->starts);
     l->adapters = msgl__calloc(steps * slots, sizeof *l->adapters);
@@ -69,6 +71,10 @@ static int open_tiles(msgl_engine *e, msgl_err *err)
     const size_t each = layers * sizeof *l->entries;
     l->entries = msgl__engine_take(e, slots, each, true, &code, err);
     l->table.entries = msgl__engine_take(e, slots, each, false, &code, err);
+    if (many > 0) {
+        l->sets = msgl__engine_take(e, slots, many * sizeof *l->sets, true, &code, err);
+        l->table.sets = msgl__engine_take(e, slots, many * sizeof *l->sets, false, &code, err);
+    }
     // Where rope and gates come behind what adapters add.
     if (code == 0) code = msgl__products_add_apart(&e->model.products);
     return code == 0 ? 0 : msgl__err_set(err, code, "adapters: out of memory");
@@ -176,11 +182,22 @@ static void write_table(msgl_engine *e, int32_t slot)
     const int32_t event = e->first_event + MSGL_ENGINE_LORA_EVENT;
     (void)ops->wait(e->device, event); // what was written here before may still be on its way
     ops->arm(e->device, event);
-    msgl__lora_entries(&l->table, loaded != NULL ? &loaded->lora : NULL, own);
+    const size_t many = (size_t)l->table.num_many, at_set = (size_t)slot * many;
+    const msgl_lora_member **sets = many > 0 ? l->sets + at_set : NULL;
+    msgl__lora_entries(&l->table, loaded != NULL ? &loaded->lora : NULL, own, sets);
     ops->copy_in(e->device, (msgl_lora_entry *)l->table.entries + at, own,
                  (size_t)l->table.num * sizeof *own);
+    if (many > 0) {
+        ops->copy_in(e->device, (const msgl_lora_member **)l->table.sets + at_set, sets,
+                     many * sizeof *sets);
+    }
     ops->record(e->device, event);
-    if (loaded != NULL && widen_table(l, &loaded->lora)) msgl__graphs_drop_adapters(e);
+    bool more = loaded != NULL && widen_table(l, &loaded->lora);
+    for (size_t i = 0; i < many; i++) {
+        bool *changed = &l->changed[(size_t)l->table.num + i];
+        if (sets[i] != NULL && !*changed) *changed = more = true;
+    }
+    if (more) msgl__graphs_drop_adapters(e);
 }
 
 static void fill_slot(msgl_engine *e, int32_t slot, msgl_loaded_lora *loaded)
@@ -431,10 +448,16 @@ static msgl_lora_tiles fill_tiles(msgl_engine *e, msgl_engine_step *s, int i, in
     const int32_t n = msgl__lora_tiles_fill(l->spans, num, l->num_slots, tile_rows, l->starts,
                                             s->io.lora_order[i], s->io.lora_tiles[i], room);
     for (int32_t t = n > 0 ? n : 0; t < room; t++) s->io.lora_tiles[i][t] = (msgl_lora_tile){0};
+    for (int32_t r = 0; r < rows; r++) s->io.lora_slots[i][r] = -1;
+    for (int32_t j = 0; j < num; j++) {
+        const msgl_lora_span *span = &l->spans[j];
+        for (int32_t r = 0; r < span->rows; r++) s->io.lora_slots[i][span->row + r] = span->slot;
+    }
     return (msgl_lora_tiles){.tiles = s->dev.lora_tiles[i],
                              .num_tiles = room,
                              .tile_rows = tile_rows,
                              .order = s->dev.lora_order[i],
+                             .slots = s->dev.lora_slots[i],
                              .rows = rows};
 }
 

@@ -59,6 +59,7 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     for (int i = 0; i < 2; i++) {
         io->lora_order[i] = cut(&c, room > 0 ? tokens : 0, sizeof *io->lora_order[i]);
         io->lora_tiles[i] = cut(&c, (size_t)room, sizeof *io->lora_tiles[i]);
+        io->lora_slots[i] = cut(&c, room > 0 ? tokens : 0, sizeof *io->lora_slots[i]);
     }
     io->first = cut(&c, r, sizeof *io->first); // last, from here on: often unused
     io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_seqs), 1);

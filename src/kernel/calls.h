@@ -202,6 +202,40 @@ typedef struct msgl_lora_tiles_call {
     size_t ld_out;
 } msgl_lora_tiles_call;
 
+// What one adapter has of one product of many alike (an expert's, or a head's), in the memory of a
+// device that computes adapters by tiles. Ranks are as in msgl_lora_entry.
+typedef struct msgl_lora_member {
+    const void *a; // [ranks of both parts, k], dense; NULL: the product stays as it is
+    struct {
+        const void *b;                // [n, rank], dense; NULL: there is no such part
+        int32_t n, rank, col, unused; // columns [col, col + n)
+    } parts[2];                       // the second one's rows of A stand behind the first one's
+} msgl_lora_member;
+
+enum { MSGL_LORA_MEMBER_RANKS = 512 }; // most of both parts: gate and up of rank 256
+
+// The additions of a msgl_lora_call to products of many weights, read from device memory alone.
+// Place p of `places` is a row of one product, or, where there is no source, of each.
+typedef struct msgl_lora_members_call {
+    const msgl_lora_member *const *sets; // that of slot s is sets[s * stride]; NULL: it has none
+    int32_t stride;
+    int32_t base, members; // a set's members [base, base + members)
+    const int32_t *slots;  // of the step's rows, -1: none, as complete as msgl_lora_tiles_call's
+    int32_t first;         // the call's token 0 is the step's row `first`
+    // NULL: place p is token p, and has a row of every member. Else place p is choice source[p],
+    // of token source[p] / top_k and of member ids[source[p]] - first_id, if that is in [0,
+    // members).
+    const int32_t *source, *ids;
+    int32_t top_k, first_id;
+    int32_t places, k;
+    const void *in; // row of place p, or, by_token, of its token; of member m member_in elements on
+    size_t ld_in, member_in;
+    bool by_token;
+    void *out; // row of place p, or, by_choice, source[p]
+    size_t ld_out, member_out;
+    bool by_choice;
+} msgl_lora_members_call;
+
 // A product a head: out[t, h, :] = in[t, h, :] W_h^T. All weights have one n, k and format.
 typedef struct msgl_heads_call {
     const msgl_weight *w; // [heads], host array

@@ -61,6 +61,11 @@ typedef struct msgl_gemm_kernels {
     // See msgl_lora_tiles_call: two kernels, whatever the number of adapters. NULL: by runs.
     void (*lora_tiles)(msgl_exec *x, const msgl_lora_tiles_call *c);
     size_t (*lora_scratch)(const msgl_lora_size *s, msgl_dtype act); // of that one of the two
+    // See msgl_lora_members_call: one kernel. Where there is lora_tiles.
+    void (*lora_members)(msgl_exec *x, const msgl_lora_members_call *c);
+    // The gate of those places that the call adds to, of in [places, 2 k] to out [places, k]; the
+    // other places' rows of out stay. f as in msgl_act_kernels.gate.
+    void (*lora_gate)(msgl_exec *x, const msgl_lora_members_call *c, msgl_activation f);
     // A projection to q, K and V with the rope kernel behind it (kernel/ops.h), in the fastest way;
     // false, and nothing done, where that is linear and the rope kernel. rope->qkv is the call's
     // output, whose columns of K and V it may leave as they were. NULL: never. Scratch as for

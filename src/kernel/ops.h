@@ -123,6 +123,8 @@ typedef struct msgl_moe_kernels {
     // rows. false, and nothing done, elsewhere. NULL: never.
     bool (*experts)(msgl_exec *x, const msgl_experts_call *c);
     bool ids_on_host; // what route has chosen can be looked at as soon as it returns
+    // Bits are promised, and a gate's are others in the grouped product's kernel than behind it.
+    bool gate_in_product;
 } msgl_moe_kernels;
 
 typedef struct msgl_sample_kernels {

@@ -31,8 +31,47 @@ int msgl__lora_table_find(const msgl_lora_table *t, const msgl_linear *l)
     return -1;
 }
 
-void msgl__lora_entries(const msgl_lora_table *t, const msgl_lora *a, msgl_lora_entry *out)
+int msgl__lora_table_find_many(const msgl_lora_table *t, const void *of)
 {
+    for (int i = 0; i < t->num_many; i++) {
+        if (t->many[i] == of) return i;
+    }
+    return -1;
+}
+
+// What an adapter has of a layer of the table's `many`; NULL: nothing.
+static const msgl_lora_member *set_of(const msgl_lora *a, const void *of)
+{
+    for (int i = 0; i < a->num_experts; i++) {
+        if (a->experts[i].of == of) return a->experts[i].members;
+    }
+    for (int i = 0; i < a->num_latents; i++) {
+        if (a->latents[i].of == of) return a->latents[i].members;
+    }
+    return NULL;
+}
+
+bool msgl__lora_members(const msgl_forward *f, const void *of, msgl_lora_members_call *call)
+{
+    const msgl_lora_step *s = f->lora;
+    const msgl_lora_table *t = s->table;
+    const int at = msgl__lora_table_find_many(t, of);
+    if (at < 0) return false;
+    bool changed = s->changes != NULL && s->changes[t->num + at];
+    for (int32_t i = 0; i < s->num_adapters && !changed; i++) {
+        changed = set_of(s->adapters[i], of) != NULL;
+    }
+    *call = (msgl_lora_members_call){.sets = t->sets + at,
+                                     .stride = t->num_many,
+                                     .slots = s->of_logits ? s->by_logits.slots : s->by_token.slots,
+                                     .first = s->first};
+    return changed;
+}
+
+void msgl__lora_entries(const msgl_lora_table *t, const msgl_lora *a, msgl_lora_entry *out,
+                        const msgl_lora_member **sets)
+{
+    for (int i = 0; i < t->num_many; i++) sets[i] = a != NULL ? set_of(a, t->many[i]) : NULL;
     for (int i = 0; i < t->num; i++) {
         const msgl_lora_linear *l = a != NULL ? find(a, t->linears[i]) : NULL;
         out[i] = (msgl_lora_entry){0};
@@ -59,7 +98,7 @@ static const msgl_lora_saved *find_saved(const msgl_lora *a, const msgl_linear *
     return NULL;
 }
 
-static const msgl_lora_rows *current(const msgl_lora_step *s, int32_t *num)
+const msgl_lora_rows *msgl__lora_current(const msgl_lora_step *s, int32_t *num)
 {
     *num = s->of_logits ? s->num_logits : s->num_tokens;
     return s->of_logits ? s->logits : s->tokens;
@@ -79,7 +118,7 @@ bool msgl__lora_changes(const msgl_forward *f, const msgl_linear *l)
         if (find(a, l) != NULL || find_saved(a, l) != NULL) return true;
     }
     if (s->table != NULL) return false;
-    const msgl_lora_rows *all = current(s, &num);
+    const msgl_lora_rows *all = msgl__lora_current(s, &num);
     for (int32_t i = 0; i < num; i++) {
         const msgl_lora *a = all[i].adapter;
         if (find(a, l) != NULL || find_saved(a, l) != NULL) return true;
@@ -153,7 +192,7 @@ void msgl__lora_add(msgl_forward *f, const msgl_linear *l, const msgl_linear_cal
     const msgl_lora_step *s = f->lora;
     int32_t num, num_runs = 0;
     if (s == NULL || c->m == 0) return;
-    const msgl_lora_rows *all = current(s, &num);
+    const msgl_lora_rows *all = msgl__lora_current(s, &num);
     for (int32_t i = 0; i < num; i++) {
         const msgl_lora_rows r = part_in(&all[i], s->first, c->m);
         const msgl_lora_saved *saved = r.rows > 0 ? find_saved(r.adapter, l) : NULL;

@@ -38,6 +38,7 @@ typedef struct msgl_lora_expert {
 typedef struct msgl_lora_experts {
     const msgl_moe_experts *of;
     msgl_lora_expert *first, *second; // [of->own]
+    void *members; // by tiles: msgl_lora_member [2 of->own], first and then second ones; device
 } msgl_lora_experts;
 
 // Rows that an adapter has in the place of a weight's rows [first, first + w.n).
@@ -60,6 +61,7 @@ typedef struct msgl_lora_latent {
     const msgl_weight *k_down, *v_up; // [heads] of B_K_h^T [rank, nope], B_V_h [v_dim, rank]
     msgl_weight k_up, v_down;         // A^T [latent, rank], A [rank, latent]
     msgl_weight kv_up; // B [heads * (nope + v_dim), rank], of chunks that are expanded
+    void *members; // by tiles: msgl_lora_member [2 heads], of the first and second products; device
 } msgl_lora_latent;
 
 typedef struct msgl_lora {
@@ -82,6 +84,10 @@ typedef struct msgl_lora_table {
     int num;
     int32_t rank;                   // most that a part of an adapter has had
     const msgl_lora_entry *entries; // [slots, num], device
+    // Layers whose products are many: a msgl_moe_experts, or a latent attention's k_up. [num_many]
+    const void *const *many;
+    int num_many;
+    const msgl_lora_member *const *sets; // [slots, num_many] of each, device
 } msgl_lora_table;
 
 // Which rows have which adapter, on such a device (kernel/lora_tiles.h).
@@ -89,6 +95,7 @@ typedef struct msgl_lora_tiles {
     const msgl_lora_tile *tiles; // [num_tiles], device
     int32_t num_tiles, tile_rows;
     const int32_t *order; // [rows], device
+    const int32_t *slots; // [rows] that each row has, -1: none; device
     int32_t rows;
 } msgl_lora_tiles;
 
@@ -111,8 +118,8 @@ typedef struct msgl_lora_step {
     msgl_lora_tiles by_token, by_logits;
     const msgl_lora *const *adapters;
     int32_t num_adapters;
-    // NULL, or, of a step that is captured for any adapters: [table->num] whether it is to add to
-    // this layer.
+    // NULL, or, of a step that is captured for any adapters: [table->num + table->num_many] whether
+    // it is to add to this layer.
     const bool *changes;
     // Which of them the products' rows are, and the first of them: where a block of rows is worked
     // on, row 0 of a product is row `first`.
@@ -126,8 +133,17 @@ bool msgl__lora_changes(const msgl_forward *f, const msgl_linear *l);
 bool msgl__lora_embeds(const msgl_forward *f);
 // The row of a table that linear l has; -1: none.
 int msgl__lora_table_find(const msgl_lora_table *t, const msgl_linear *l);
-// What a slot with this adapter has in a table: out [t->num]. NULL: of one that is empty.
-void msgl__lora_entries(const msgl_lora_table *t, const msgl_lora *a, msgl_lora_entry *out);
+// The place in a table's `many`; -1: there is none.
+int msgl__lora_table_find_many(const msgl_lora_table *t, const void *of);
+// What a slot with this adapter has in a table: out [t->num], sets [t->num_many]. NULL: of one that
+// is empty.
+void msgl__lora_entries(const msgl_lora_table *t, const msgl_lora *a, msgl_lora_entry *out,
+                        const msgl_lora_member **sets);
+// The rows that the products work on are those of these runs, [*num], and tiles.
+const msgl_lora_rows *msgl__lora_current(const msgl_lora_step *s, int32_t *num);
+// Of a step by tiles: whether it is to add to the products of `of`, a layer of the table's `many`.
+// *call then has what is the same for all of them.
+bool msgl__lora_members(const msgl_forward *f, const void *of, msgl_lora_members_call *call);
 // In what c, the call of l's product, leaves in c->out, columns that the adapters of its rows have
 // rows of their own for are computed with these, and to it is added what the adapters say of l and
 // of its input. Nothing where f->lora is NULL.
@@ -140,12 +156,17 @@ void msgl__lora_heads(msgl_forward *f, const msgl_weight *k_up, bool second,
 // the sequences that begin with the step's token `first`.
 void msgl__lora_expanded(msgl_forward *f, const msgl_weight *k_up, int32_t first,
                          const msgl_expand_req *reqs, int32_t num, const msgl_linear_call *c);
+
+enum { MSGL_LORA_EXPANDED_ROWS = 4096 }; // that are worked on at once, where there are no runs
+
 // What a block's experts need of the rows that it works on; see msgl__lora_moe.
 typedef struct msgl_lora_moe {
     msgl_forward *f;
     const msgl_moe_experts *experts;
+    // Where adapters are computed by runs.
     const msgl_lora_experts **of_row; // [rows], NULL: its adapter has none of these experts
     msgl_lora_run *runs;              // room for one for each assignment
+    msgl_lora_members_call members;   // by tiles
     msgl_moe_adapters calls;
 } msgl_lora_moe;
 

@@ -2,7 +2,7 @@
 //
 // Adapters of experts. Assignments are sorted by expert and, within an expert, by row, so that
 // those of one adapter stand next to each other: each such stretch is a run of gemm.lora, whose A
-// and B's are those of the expert.
+// and B's are those of the expert. By tiles the device finds them itself (gemm.lora_members).
 #include "layers/lora.h"
 
 static const msgl_lora_experts *find(const msgl_lora *a, const msgl_moe_experts *e)
@@ -42,24 +42,65 @@ static int add_runs(const msgl_lora_moe *m, bool second, int32_t at, const int32
     return num;
 }
 
-static void add(void *ctx, bool second, const int32_t *offsets, const int32_t *source,
-                const void *in, void *out)
+static void add_by_runs(void *ctx, const msgl_moe_product *p)
 {
     const msgl_lora_moe *m = ctx;
-    const msgl_weight *w = second ? m->experts->down : m->experts->gate_up;
+    const msgl_weight *w = p->second ? m->experts->down : m->experts->gate_up;
     int num = 0;
     for (int32_t e = 0; e < m->experts->own; e++) {
-        num += add_runs(m, second, e, source, offsets[e], offsets[e + 1], m->runs + num);
+        num +=
+            add_runs(m, p->second, e, p->source, p->offsets[e], p->offsets[e + 1], m->runs + num);
     }
     if (num == 0) return;
     const msgl_lora_call c = {.runs = m->runs,
                               .num_runs = num,
-                              .in = in,
+                              .in = p->in,
                               .ld_in = (size_t)w->k,
-                              .out = out,
+                              .out = p->out,
                               .ld_out = (size_t)w->n};
     m->f->k->gemm.lora(m->f->x, &c);
     msgl__arena_reset(m->f->x->scratch);
+}
+
+static msgl_lora_members_call members_of(const msgl_lora_moe *m, const msgl_moe_product *p)
+{
+    const msgl_weight *w = p->second ? m->experts->down : m->experts->gate_up;
+    msgl_lora_members_call c = m->members;
+    c.base = p->second ? m->experts->own : 0;
+    c.members = m->experts->own;
+    c.source = p->source;
+    c.ids = p->ids;
+    c.top_k = m->experts->router.top_k;
+    c.first_id = m->experts->first;
+    c.places = p->assignments;
+    c.k = w->k;
+    c.in = p->in;
+    c.ld_in = (size_t)w->k;
+    c.by_token = p->by_token;
+    c.out = p->out;
+    c.ld_out = (size_t)w->n;
+    c.by_choice = p->by_choice;
+    return c;
+}
+
+static void add_by_tiles(void *ctx, const msgl_moe_product *p)
+{
+    const msgl_lora_moe *m = ctx;
+    const msgl_lora_members_call c = members_of(m, p);
+    m->f->k->gemm.lora_members(m->f->x, &c);
+}
+
+static void gate_by_tiles(void *ctx, const msgl_moe_product *p, void *act)
+{
+    const msgl_lora_moe *m = ctx;
+    msgl_lora_members_call c = members_of(m, p);
+    c.k = m->experts->gate_up->n / 2;
+    c.in = p->out;
+    c.ld_in = (size_t)m->experts->gate_up->n;
+    c.by_token = false;
+    c.out = act;
+    c.ld_out = (size_t)c.k;
+    m->f->k->gemm.lora_gate(m->f->x, &c, m->experts->activation);
 }
 
 size_t msgl__lora_moe_bytes(const msgl_moe_experts *e, msgl_dtype act, size_t rows)
@@ -74,13 +115,20 @@ const msgl_moe_adapters *msgl__lora_moe(msgl_forward *f, const msgl_moe_experts 
                                         msgl_lora_moe *own)
 {
     const msgl_lora_step *s = f->lora;
-    bool any = false;
-    for (int32_t i = 0; s != NULL && i < s->num_tokens && !any; i++) {
-        any = find(s->tokens[i].adapter, e) != NULL;
+    if (s == NULL) return NULL;
+    if (s->table != NULL) {
+        *own = (msgl_lora_moe){.f = f,
+                               .experts = e,
+                               .calls = {.add = add_by_tiles, .gate = gate_by_tiles, .ctx = own}};
+        return msgl__lora_members(f, e, &own->members) ? &own->calls : NULL;
     }
+    int32_t num;
+    const msgl_lora_rows *all = msgl__lora_current(s, &num);
+    bool any = false;
+    for (int32_t i = 0; i < num && !any; i++) any = find(all[i].adapter, e) != NULL;
     if (!any) return NULL;
     const size_t n = (size_t)rows * (size_t)e->router.top_k;
-    *own = (msgl_lora_moe){.f = f, .experts = e, .calls = {.add = add, .ctx = own}};
+    *own = (msgl_lora_moe){.f = f, .experts = e, .calls = {.add = add_by_runs, .ctx = own}};
     own->of_row = msgl__arena_alloc(f->arena, (size_t)rows * sizeof *own->of_row);
     own->runs = msgl__arena_alloc(f->arena, n * sizeof *own->runs);
     if (own->of_row == NULL || own->runs == NULL) {
@@ -88,8 +136,8 @@ const msgl_moe_adapters *msgl__lora_moe(msgl_forward *f, const msgl_moe_experts 
         return NULL;
     }
     for (int32_t r = 0; r < rows; r++) own->of_row[r] = NULL;
-    for (int32_t i = 0; i < s->num_tokens; i++) {
-        const msgl_lora_rows *l = &s->tokens[i];
+    for (int32_t i = 0; i < num; i++) {
+        const msgl_lora_rows *l = &all[i];
         const msgl_lora_experts *of = find(l->adapter, e);
         const int32_t from = l->row > s->first ? l->row - s->first : 0;
         const int32_t to = l->row + l->rows - s->first;

@@ -154,10 +154,9 @@ int msgl__lora_load(const msgl_lora_sites *s, const char *path, msgl_exec *x,
         }
     }
     if (code == 0) l->digest.weights = msgl__checkpoint_digest(r.c);
-    r.experts =
-        (msgl_lora_expert_reader){.blocks = &s->blocks, .c = r.c, .config = r.config, .err = err};
-    r.latents = (msgl_lora_latent_reader){
-        .m = s->model, .c = r.c, .config = r.config, .max_rank = s->max_rank, .err = err};
+    r.experts = (msgl_lora_expert_reader){
+        .sites = s, .blocks = &s->blocks, .c = r.c, .config = r.config, .err = err};
+    r.latents = (msgl_lora_latent_reader){.sites = s, .c = r.c, .config = r.config, .err = err};
     r.saved = (msgl_lora_saved_reader){.sites = s, .c = r.c, .config = r.config, .err = err};
     if (code == 0) code = msgl__lora_read_modules(&r);
     if (code == 0) code = plan_and_load(&r, l, x);

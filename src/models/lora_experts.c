@@ -7,6 +7,7 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "kernel/device.h"
 #include "models/decoder.h"
 #include "models/lora_sites.h"
 
@@ -282,8 +283,9 @@ static int modules_of(const msgl_lora_expert_reader *r, size_t first, size_t end
     return 0;
 }
 
-static void plan_expert(msgl_weight_plan *p, const msgl_lora_block *b,
-                        const module *const of[NUM_PARTS], bool second, msgl_lora_expert *e)
+static void plan_expert(const msgl_lora_expert_reader *r, msgl_weight_plan *p,
+                        const msgl_lora_block *b, const module *const of[NUM_PARTS], bool second,
+                        msgl_lora_expert *e)
 {
     const int32_t own = b->columns.count;
     int32_t ranks = 0;
@@ -292,10 +294,11 @@ static void plan_expert(msgl_weight_plan *p, const msgl_lora_block *b,
         if (m == NULL) continue;
         const int32_t n = second ? b->of->down[0].n : m->expert < 0 ? b->of->gate_up[0].n : own;
         const int j = e->num_parts++;
-        msgl__plan_weight(p, &e->b[j], n, m->f.rank);
+        const int32_t room = msgl__lora_room(r->sites, m->f.rank);
+        msgl__plan_weight(p, &e->b[j], n, room);
         e->parts[j] =
             (msgl_lora_part){.b = &e->b[j], .at = ranks, .col = i == UP && !b->of->plain ? own : 0};
-        ranks += m->f.rank;
+        ranks += room;
     }
     if (ranks > 0) {
         msgl__plan_weight(p, &e->a, ranks, second ? own : b->of->gate_up[0].k);
@@ -316,8 +319,11 @@ static int plan_block(const msgl_lora_expert_reader *r, msgl_weight_plan *p, siz
         const module *of[NUM_PARTS];
         const int code = modules_of(r, first, end, b->of->first + e, of);
         if (code != 0) return code;
-        plan_expert(p, b, of, false, &l->first[e]);
-        plan_expert(p, b, of, true, &l->second[e]);
+        plan_expert(r, p, b, of, false, &l->first[e]);
+        plan_expert(r, p, b, of, true, &l->second[e]);
+    }
+    if (r->sites->by_tiles) {
+        msgl__plan_place(p, &l->members, 2 * (size_t)b->of->own * sizeof(msgl_lora_member));
     }
     return 0;
 }
@@ -367,30 +373,33 @@ static size_t row_of(const msgl_lora_block *b, const module *m, size_t i)
     return b->alternate ? 2 * at + up : up * (size_t)b->inter + at;
 }
 
-// A and B of one expert from one module: rows [at, at + rank) of e->a, and the part's B.
+// A and B of one expert from one module: rows [at, at + room) of e->a, and the part's B. What the
+// room has beside the rank are zeros.
 static void load_module(const msgl_lora_block *b, const module *m, int32_t expert,
                         msgl_lora_expert *e, int j, float *stage, msgl_exec *x)
 {
     const bool stacked = m->expert < 0;
     const size_t rank = (size_t)m->f.rank, k = (size_t)e->a.k, cols = (size_t)m->f.a->dims[1];
     const size_t from = m->part == DOWN ? (size_t)b->columns.from : 0;
-    const size_t first = stacked ? (size_t)expert * rank : 0;
-    for (size_t i = 0; i < rank; i++) {
+    const size_t first = stacked ? (size_t)expert * rank : 0, room = (size_t)e->b[j].k;
+    for (size_t i = 0; i < room; i++) {
         for (size_t c = 0; c < k; c++) {
-            stage[i * k + c] = msgl__lora_element(m->f.a, (first + i) * cols + from + c);
+            stage[i * k + c] =
+                i < rank ? msgl__lora_element(m->f.a, (first + i) * cols + from + c) : 0.0f;
         }
     }
-    e->a.format->pack(x, &e->a, e->parts[j].at, m->f.rank, stage, MSGL_F32, k);
+    e->a.format->pack(x, &e->a, e->parts[j].at, e->b[j].k, stage, MSGL_F32, k);
     const size_t rows = (size_t)e->b[j].n, all = (size_t)m->f.b->dims[1];
     const size_t step = stacked ? (size_t)b->of->num_experts : 1,
                  own = stacked ? (size_t)expert : 0;
     for (size_t i = 0; i < rows; i++) {
         const size_t row = row_of(b, m, i) * all;
-        for (size_t c = 0; c < rank; c++) {
-            stage[i * rank + c] = m->f.scale * msgl__lora_element(m->f.b, row + c * step + own);
+        for (size_t c = 0; c < room; c++) {
+            stage[i * room + c] =
+                c < rank ? m->f.scale * msgl__lora_element(m->f.b, row + c * step + own) : 0.0f;
         }
     }
-    e->b[j].format->pack(x, &e->b[j], 0, e->b[j].n, stage, MSGL_F32, rank);
+    e->b[j].format->pack(x, &e->b[j], 0, e->b[j].n, stage, MSGL_F32, room);
 }
 
 static size_t most_elements(const msgl_lora_expert *e)
@@ -401,6 +410,34 @@ static size_t most_elements(const msgl_lora_expert *e)
         most = n > most ? n : most;
     }
     return most;
+}
+
+static msgl_lora_member member_of(const msgl_lora_expert *e)
+{
+    msgl_lora_member m = {.a = e->num_parts > 0 ? e->a.data : NULL};
+    for (int j = 0; j < e->num_parts; j++) {
+        m.parts[j].b = e->b[j].data;
+        m.parts[j].n = e->b[j].n;
+        m.parts[j].rank = e->b[j].k;
+        m.parts[j].col = e->parts[j].col;
+    }
+    return m;
+}
+
+static void load_members(const msgl_lora_experts *l, msgl_exec *x)
+{
+    const size_t own = (size_t)l->of->own;
+    msgl_lora_member *host = msgl__reallocarray(NULL, 2 * own, sizeof *host);
+    if (host == NULL) {
+        x->status = MSGL_ENOMEM;
+        return;
+    }
+    for (size_t e = 0; e < own; e++) {
+        host[e] = member_of(&l->first[e]);
+        host[own + e] = member_of(&l->second[e]);
+    }
+    x->device->ops->copy_in(x->device, l->members, host, 2 * own * sizeof *host);
+    msgl__free(host);
 }
 
 static void load_block(const msgl_lora_expert_reader *r, size_t first, size_t end,
@@ -426,6 +463,7 @@ static void load_block(const msgl_lora_expert_reader *r, size_t first, size_t en
         msgl__arena_reset(x->scratch);
     }
     msgl__free(stage);
+    if (l->members != NULL && x->status == 0) load_members(l, x);
 }
 
 void msgl__lora_experts_load(const msgl_lora_expert_reader *r, const msgl_lora_experts *all,

@@ -45,6 +45,7 @@ bool msgl__lora_of_experts(const char *module);
 // The rest is of one adapter whose tensors are in c. One line that names file and tensor goes to
 // *err with MSGL_EFORMAT, MSGL_EUNSUPPORTED, MSGL_ELIMIT or MSGL_ENOMEM.
 typedef struct msgl_lora_expert_reader {
+    const struct msgl_lora_sites *sites;
     const msgl_lora_blocks *blocks;
     const msgl_checkpoint *c;
     const msgl_lora_config *config;

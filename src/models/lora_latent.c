@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "kernel/device.h"
 #include "models/decoder.h"
 #include "models/lora_sites.h"
 
@@ -19,6 +20,12 @@ static const msgl_latent_attention *latent_of(const msgl_model *m, int32_t layer
     if (m->cfg.arch->family != &msgl__decoder_family || layer >= m->cfg.num_layers) return NULL;
     const msgl_decoder_layer *l = &d->layers[layer];
     return l->mixer == &msgl__mixer_latent ? &l->latent_attn : NULL;
+}
+
+const msgl_weight *msgl__lora_latent_at(const msgl_model *m, int32_t layer)
+{
+    const msgl_latent_attention *a = latent_of(m, layer);
+    return a != NULL ? a->k_up : NULL;
 }
 
 // The layer whose kv_b_proj the name is; NULL: none's.
@@ -70,7 +77,7 @@ int msgl__lora_latent_take(msgl_lora_latent_reader *r, const msgl_tensor *t, con
             r->modules = grown;
         }
         last = &r->modules[r->num];
-        *last = (module){.of = find(r->m, name)};
+        *last = (module){.of = find(r->sites->model, name)};
         const int code = msgl__lora_factors_begin(r->c, t, name, len, &last->f, r->err);
         if (code != 0) return code;
         for (size_t i = 0; i < r->num; i++) {
@@ -88,9 +95,9 @@ static int check_module(const msgl_lora_latent_reader *r, module *m)
     int code = msgl__lora_factors_check(r->c, &m->f, r->err);
     if (code != 0) return code;
     const int64_t rank = m->f.a->dims[0],
-                  rows = (int64_t)r->m->cfg.num_heads * (a->nope + a->v_dim);
+                  rows = (int64_t)r->sites->model->cfg.num_heads * (a->nope + a->v_dim);
     char what[200], found_a[48], found_b[48];
-    code = msgl__lora_check_rank(r->c, m->f.a, rank, r->max_rank, r->err);
+    code = msgl__lora_check_rank(r->c, m->f.a, rank, r->sites->max_rank, r->err);
     if (code != 0) return code;
     if (m->f.a->dims[1] != a->rank || m->f.b->dims[0] != rows || m->f.b->dims[1] != rank) {
         (void)snprintf(what, sizeof what,
@@ -115,13 +122,17 @@ static int plan_module(const msgl_lora_latent_reader *r, msgl_weight_plan *p, co
     if (k_down == NULL || v_up == NULL) {
         return msgl__err_set(r->err, MSGL_ENOMEM, "adapter: out of memory");
     }
+    const int32_t room = msgl__lora_room(r->sites, m->f.rank);
     for (size_t h = 0; h < heads; h++) {
-        msgl__plan_weight(p, &k_down[h], m->f.rank, a->nope);
-        msgl__plan_weight(p, &v_up[h], a->v_dim, m->f.rank);
+        msgl__plan_weight(p, &k_down[h], room, a->nope);
+        msgl__plan_weight(p, &v_up[h], a->v_dim, room);
     }
-    msgl__plan_weight(p, &l->k_up, a->rank, m->f.rank);
-    msgl__plan_weight(p, &l->v_down, m->f.rank, a->rank);
-    msgl__plan_weight(p, &l->kv_up, a->num_heads * (a->nope + a->v_dim), m->f.rank);
+    msgl__plan_weight(p, &l->k_up, a->rank, room);
+    msgl__plan_weight(p, &l->v_down, room, a->rank);
+    msgl__plan_weight(p, &l->kv_up, a->num_heads * (a->nope + a->v_dim), room);
+    if (r->sites->by_tiles) {
+        msgl__plan_place(p, &l->members, 2 * heads * sizeof(msgl_lora_member));
+    }
     return 0;
 }
 
@@ -147,48 +158,81 @@ static void pack(const msgl_weight *w, const float *rows, msgl_exec *x)
     msgl__arena_reset(x->scratch);
 }
 
+static msgl_lora_member member_of(const msgl_weight *a, const msgl_weight *b)
+{
+    msgl_lora_member m = {.a = a->data};
+    m.parts[0].b = b->data;
+    m.parts[0].n = b->n;
+    m.parts[0].rank = b->k;
+    return m;
+}
+
+static void load_members(const msgl_lora_latent *l, size_t heads, msgl_exec *x)
+{
+    msgl_lora_member *host = msgl__reallocarray(NULL, 2 * heads, sizeof *host);
+    if (host == NULL) {
+        x->status = MSGL_ENOMEM;
+        return;
+    }
+    for (size_t h = 0; h < heads; h++) {
+        host[h] = member_of(&l->k_down[h], &l->k_up);
+        host[heads + h] = member_of(&l->v_down, &l->v_up[h]);
+    }
+    x->device->ops->copy_in(x->device, l->members, host, 2 * heads * sizeof *host);
+    msgl__free(host);
+}
+
+// What a rank's room has beside it are zeros.
 static void load_module(const msgl_lora_latent_reader *r, const module *m, msgl_lora_latent *l,
                         float *stage, msgl_exec *x)
 {
     const msgl_latent_attention *a = m->of;
-    const size_t rank = (size_t)m->f.rank, latent = (size_t)a->rank, nope = (size_t)a->nope;
-    const size_t v_dim = (size_t)a->v_dim, head = nope + v_dim, heads = (size_t)a->num_heads;
-    const size_t row0 = head * (size_t)msgl__shard(&r->m->target, r->m->cfg.num_heads).from;
-    for (size_t i = 0; i < rank * latent; i++) stage[i] = msgl__lora_element(m->f.a, i);
+    const msgl_model *model = r->sites->model;
+    const size_t rank = (size_t)m->f.rank, room = (size_t)l->v_down.n, latent = (size_t)a->rank;
+    const size_t v_dim = (size_t)a->v_dim, nope = (size_t)a->nope, head = nope + v_dim;
+    const size_t heads = (size_t)a->num_heads;
+    const size_t row0 = head * (size_t)msgl__shard(&model->target, model->cfg.num_heads).from;
+    for (size_t i = 0; i < room * latent; i++) {
+        stage[i] = i < rank * latent ? msgl__lora_element(m->f.a, i) : 0.0f;
+    }
     pack(&l->v_down, stage, x);
-    for (size_t i = 0; i < rank; i++) {
-        for (size_t c = 0; c < latent; c++)
-            stage[c * rank + i] = msgl__lora_element(m->f.a, i * latent + c);
+    for (size_t i = 0; i < room; i++) {
+        for (size_t c = 0; c < latent; c++) {
+            stage[c * room + i] = i < rank ? msgl__lora_element(m->f.a, i * latent + c) : 0.0f;
+        }
     }
     pack(&l->k_up, stage, x);
-    for (size_t i = 0; i < heads * head * rank; i++) {
-        stage[i] = m->f.scale * msgl__lora_element(m->f.b, row0 * rank + i);
+    for (size_t row = 0; row < heads * head; row++) {
+        for (size_t i = 0; i < room; i++) {
+            const size_t at = (row0 + row) * rank + i;
+            stage[row * room + i] = i < rank ? m->f.scale * msgl__lora_element(m->f.b, at) : 0.0f;
+        }
     }
     pack(&l->kv_up, stage, x);
-    float *turned = stage + heads * head * rank;
+    float *turned = stage + heads * head * room;
     for (size_t h = 0; h < heads; h++) {
-        const float *b = stage + h * head * rank;
+        const float *b = stage + h * head * room;
         for (size_t i = 0; i < nope; i++) {
-            for (size_t c = 0; c < rank; c++) turned[c * nope + i] = b[i * rank + c];
+            for (size_t c = 0; c < room; c++) turned[c * nope + i] = b[i * room + c];
         }
         pack(&l->k_down[h], turned, x);
-        pack(&l->v_up[h], b + nope * rank, x);
+        pack(&l->v_up[h], b + nope * room, x);
     }
+    if (l->members != NULL && x->status == 0) load_members(l, heads, x);
 }
 
 void msgl__lora_latent_load(const msgl_lora_latent_reader *r, msgl_lora_latent *all, msgl_exec *x)
 {
     for (size_t i = 0; i < r->num && x->status == 0; i++) {
-        const module *m = &r->modules[i];
-        const msgl_latent_attention *a = m->of;
+        const msgl_latent_attention *a = r->modules[i].of;
         const size_t b = (size_t)a->num_heads * (size_t)(a->nope + a->v_dim) + (size_t)a->nope;
         const size_t rows = b > (size_t)a->rank ? b : (size_t)a->rank;
-        float *stage = msgl__reallocarray(NULL, rows * (size_t)m->f.rank, sizeof *stage);
+        float *stage = msgl__reallocarray(NULL, rows * (size_t)all[i].v_down.n, sizeof *stage);
         if (stage == NULL) {
             x->status = MSGL_ENOMEM;
             return;
         }
-        load_module(r, m, &all[i], stage, x);
+        load_module(r, &r->modules[i], &all[i], stage, x);
         msgl__free(stage);
     }
 }

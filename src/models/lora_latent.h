@@ -11,10 +11,9 @@
 
 // All of one adapter whose tensors are in c.
 typedef struct msgl_lora_latent_reader {
-    const msgl_model *m;
+    const struct msgl_lora_sites *sites;
     const msgl_checkpoint *c;
     const msgl_lora_config *config;
-    int32_t max_rank;
     struct msgl_lora_latent_module *modules;
     size_t num, room;
     msgl_err *err;
@@ -22,6 +21,8 @@ typedef struct msgl_lora_latent_reader {
 
 // What the products of adapters take at most: *size becomes larger where that is not enough.
 void msgl__lora_latent_size(const msgl_model *m, msgl_lora_size *size);
+// The k_up of a layer; NULL: it has no latent attention.
+const msgl_weight *msgl__lora_latent_at(const msgl_model *m, int32_t layer);
 // Whether the module of this name is one of these.
 bool msgl__lora_of_latent(const msgl_model *m, const char *module);
 // A tensor, A or B, of the module called by the name's first `len` bytes, in the order of names.

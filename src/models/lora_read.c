@@ -86,23 +86,14 @@ static bool is_frozen(const msgl_lora_sites *s, const char *name)
     return num > 0 && (at->embeds || at->linear == s->head);
 }
 
-static int refuse_device(const reading *r, const msgl_tensor *t)
-{
-    return fail(r, t, MSGL_EUNSUPPORTED,
-                "adapters of this kind are not computed on this device; allowed: --device cpu");
-}
-
 // Of this kind, of the module that the name's first `len` bytes are.
 static int take_part(reading *r, const msgl_tensor *t, const char *name, size_t len, const kind *k)
 {
     module *m = NULL;
-    const bool of_experts = !k->embeds && msgl__lora_of_experts(name);
-    const bool of_latent = !k->embeds && msgl__lora_of_latent(r->s->model, name);
-    if ((of_experts || of_latent) && !r->s->on_host) return refuse_device(r, t);
-    if (of_experts) {
+    if (!k->embeds && msgl__lora_of_experts(name)) {
         return msgl__lora_experts_take(&r->experts, t, name, len, k->is_a);
     }
-    if (of_latent) {
+    if (!k->embeds && msgl__lora_of_latent(r->s->model, name)) {
         return msgl__lora_latent_take(&r->latents, t, name, len, k->is_a);
     }
     const int code = module_of(r, t, name, len, &m);

@@ -126,6 +126,20 @@ static void measure(msgl_lora_sites *s, const msgl_model *m)
     s->size.ranks = s->size.parts * msgl__lora_room(s, s->max_rank);
 }
 
+// Layers of experts and of latent attention.
+static int list_many(msgl_lora_sites *s, const msgl_model *m, msgl_err *err)
+{
+    const size_t most = (size_t)s->blocks.num + (size_t)m->cfg.num_layers;
+    s->many = msgl__calloc(most + 1, sizeof *s->many);
+    if (s->many == NULL) return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
+    for (int32_t i = 0; i < s->blocks.num; i++) s->many[s->num_many++] = s->blocks.at[i].of;
+    for (int32_t i = 0; i < m->cfg.num_layers; i++) {
+        const msgl_weight *k_up = msgl__lora_latent_at(m, i);
+        if (k_up != NULL) s->many[s->num_many++] = k_up;
+    }
+    return 0;
+}
+
 int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sites **out,
                             msgl_err *err)
 {
@@ -148,7 +162,8 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
         return msgl__err_set(err, MSGL_ENOMEM, "adapters: out of memory");
     }
     s->by_tiles = k->gemm.lora_tiles != NULL;
-    const int code = msgl__lora_blocks_create(m, max_rank, &s->blocks, err);
+    int code = msgl__lora_blocks_create(m, max_rank, &s->blocks, err);
+    if (code == 0) code = list_many(s, m, err);
     if (code != 0) {
         msgl__lora_sites_free(s);
         return code;
@@ -165,7 +180,6 @@ int msgl__lora_sites_create(const msgl_model *m, int32_t max_rank, msgl_lora_sit
     s->head_dim = m->cfg.head_dim;
     s->block_rows = k->gemm.block_rows;
     s->act = m->target.act;
-    s->on_host = k->moe.ids_on_host && !s->by_tiles;
     s->tied = m->cfg.tie_embeddings;
     const char *own = m->cfg.decoder.names.head;
     char head[MSGL_TENSOR_NAME];
@@ -194,6 +208,7 @@ void msgl__lora_sites_free(msgl_lora_sites *s)
     msgl__free(s->at);
     msgl__free(s->linears);
     msgl__free(s->parts);
+    msgl__free(s->many);
     msgl__free(s);
 }
 
@@ -207,7 +222,9 @@ msgl_lora_table msgl__lora_table(const msgl_lora_sites *s)
     return (msgl_lora_table){.linears = s->linears,
                              .parts = s->parts,
                              .num = s->num_linears,
-                             .rank = MSGL_LORA_RANK_STEP};
+                             .rank = MSGL_LORA_RANK_STEP,
+                             .many = s->many,
+                             .num_many = s->num_many};
 }
 
 size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
@@ -226,9 +243,11 @@ size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
 size_t msgl__lora_arena(const msgl_lora_sites *s, int32_t tokens)
 {
     const size_t rows = (size_t)(tokens < s->block_rows ? tokens : s->block_rows);
+    // Of keys that are expanded there are more than tokens.
+    const int32_t most = tokens > MSGL_LORA_EXPANDED_ROWS ? tokens : MSGL_LORA_EXPANDED_ROWS;
     return msgl__activation_bytes(rows, s->gated, s->act) +
            msgl__lora_blocks_arena(&s->blocks, s->act, rows) +
-           msgl__activation_bytes((size_t)tokens, (size_t)msgl__lora_room(s, s->max_rank), s->act);
+           msgl__activation_bytes((size_t)most, (size_t)msgl__lora_room(s, s->max_rank), s->act);
 }
 
 const site *msgl__lora_find_sites(const msgl_lora_sites *s, const char *name, size_t *num)

@@ -36,10 +36,11 @@ struct msgl_lora_sites {
     bool by_tiles;
     const msgl_linear **linears;
     int32_t *parts, num_linears;
+    const void **many; // [num_many] msgl_lora_table.many
+    int32_t num_many;
     msgl_dtype act;
-    bool on_host; // experts, heads and rows of tokens are looked at by the host
-    bool tied;    // the head's weight is the embedding's
-    bool gguf;    // the model's file may have rows and columns in an order of its own
+    bool tied; // the head's weight is the embedding's
+    bool gguf; // the model's file may have rows and columns in an order of its own
 };
 
 // The sites of a module by its dotted name, *num of them, 0: there are none.

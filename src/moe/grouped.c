@@ -107,20 +107,39 @@ static void multiply_adapted(msgl_exec *x, const msgl_kernels *k, msgl_arena *ar
         x->status = MSGL_EINTERNAL;
         return;
     }
+    // Rows without adapters keep the bits that they have in steps without any.
+    if (!e->plain && k->moe.gate_in_product) {
+        k->gemm.grouped(x, &up);
+        msgl__arena_reset(x->scratch);
+    }
     up.gated = false;
     up.out = both;
     up.ld_out = width;
     k->gemm.grouped(x, &up);
     msgl__arena_reset(x->scratch);
-    a->add(a->ctx, false, up.offsets, b->source, b->sorted, both);
+    msgl_moe_product made = {.offsets = up.offsets,
+                             .source = b->source,
+                             .ids = b->ids,
+                             .assignments = up.rows,
+                             .in = up.in,
+                             .by_token = up.from != NULL,
+                             .out = both};
+    a->add(a->ctx, &made);
     if (e->plain) {
         k->act.apply(x, e->pointwise, NULL, both, n * width);
+    } else if (k->moe.gate_in_product) {
+        a->gate(a->ctx, &made, b->act);
     } else {
         k->act.gate(x, e->activation, both, b->act, up.rows, e->down[0].k);
     }
     k->gemm.grouped(x, down);
     msgl__arena_reset(x->scratch);
-    a->add(a->ctx, true, down->offsets, b->source, b->act, b->result);
+    made.second = true;
+    made.in = down->in;
+    made.by_token = false;
+    made.out = down->out;
+    made.by_choice = down->to != NULL;
+    a->add(a->ctx, &made);
     arena->used = mark;
 }
 
@@ -205,15 +224,14 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
         k->moe.keep_own(x, b.ids, c->rows * e->router.top_k, e->first, e->own, b.weights);
     }
     if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
-    const bool adapts = c->adapters != NULL && !indexed;
     const bool takes_few =
-        all && !adapts && !e->plain && c->router_in == NULL && k->moe.experts != NULL;
+        all && c->adapters == NULL && !e->plain && c->router_in == NULL && k->moe.experts != NULL;
     if (takes_few && k->moe.experts(x, &few)) return along;
     if (along) shared->begin(shared->ctx);
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }
-    if (adapts) {
+    if (c->adapters != NULL) {
         multiply_adapted(x, k, arena, c, &b, up, &down);
     } else {
         multiply(x, k, e, &up, &down);

@@ -39,13 +39,27 @@ typedef struct msgl_moe_watch {
     void *ctx;
 } msgl_moe_watch;
 
-// What adapters add to the products of some rows, where routing is known to the host.
+// One of the two products of sorted assignments, as it has been computed; all arrays are the
+// device's.
+typedef struct msgl_moe_product {
+    bool second;            // by `down`
+    const int32_t *offsets; // [own + 1] of the experts that are computed here, and ...
+    const int32_t *source;  // [assignments], as msgl_moe_kernels.sort leaves them
+    const int32_t *ids;     // [rows, top_k] the experts
+    int32_t assignments;
+    // [assignments, k] by sorted place, or, by_token, [rows, k] of the tokens; and [assignments, n]
+    // by sorted place, or, by_choice, as ids are.
+    const void *in;
+    void *out;
+    bool by_token, by_choice;
+} msgl_moe_product;
+
+// What adapters add to the products of some rows.
 typedef struct msgl_moe_adapters {
-    // Between a product and what follows it. source, and offsets [own + 1] of the experts that are
-    // computed here: as msgl_moe_kernels.sort leaves them. To out [assignments, n of the experts'
-    // weights], sorted, which `in` [assignments, k] was multiplied to; second: by `down`.
-    void (*add)(void *ctx, bool second, const int32_t *offsets, const int32_t *source,
-                const void *in, void *out);
+    void (*add)(void *ctx, const msgl_moe_product *p); // between a product and what follows it
+    // The gate of the first product's rows that it was added to, to act [assignments, n / 2], whose
+    // other rows stay. Where msgl_moe_kernels.gate_in_product.
+    void (*gate)(void *ctx, const msgl_moe_product *p, void *act);
     void *ctx;
 } msgl_moe_adapters;
 

@@ -61,6 +61,69 @@ static void lora_tiles(msgl_exec *x, const msgl_lora_tiles_call *c)
     }
 }
 
+// What the member m adds to a row of its product.
+static void add_member(msgl_exec *x, const msgl_lora_member *m, int32_t k, const float *in,
+                       float *out)
+{
+    float h[MSGL_LORA_MEMBER_RANKS];
+    const int32_t behind = m->parts[0].rank;
+    const int32_t ranks = behind + (m->parts[1].b != NULL ? m->parts[1].rank : 0);
+    if (ranks > MSGL_LORA_MEMBER_RANKS || behind % MSGL_LORA_RANK_STEP != 0) {
+        x->status = MSGL_EINTERNAL;
+        return;
+    }
+    multiply(x, m->a, ranks, k, (msgl_linear_call){.in = in, .out = h});
+    for (int i = 0; i < 2 && m->parts[i].b != NULL; i++) {
+        multiply(x, m->parts[i].b, m->parts[i].n, m->parts[i].rank,
+                 (msgl_linear_call){.in = h + (i == 0 ? 0 : behind),
+                                    .accumulate = true,
+                                    .out = out + m->parts[i].col});
+    }
+}
+
+// A row of one product: where it comes from and goes to.
+typedef struct place_row {
+    const msgl_lora_member *member; // NULL: nothing is added to it
+    const float *in;
+    float *out;
+} place_row;
+
+static place_row row_of(const msgl_lora_members_call *c, int32_t place, int32_t head)
+{
+    const int32_t choice = c->source != NULL ? c->source[place] : place;
+    const int32_t token = c->source != NULL ? choice / c->top_k : place;
+    const int32_t member = c->source != NULL ? c->ids[choice] - c->first_id : head;
+    const int32_t slot = c->slots[c->first + token];
+    const int32_t from = c->by_token ? token : place, to = c->by_choice ? choice : place;
+    const msgl_lora_member *set = slot >= 0 ? c->sets[slot * c->stride] : NULL;
+    place_row r = {.in =
+                       (const float *)c->in + (size_t)from * c->ld_in + (size_t)head * c->member_in,
+                   .out = (float *)c->out + (size_t)to * c->ld_out + (size_t)head * c->member_out};
+    if (set != NULL && member >= 0 && member < c->members) r.member = &set[c->base + member];
+    if (r.member != NULL && r.member->a == NULL) r.member = NULL;
+    return r;
+}
+
+static void lora_members(msgl_exec *x, const msgl_lora_members_call *c)
+{
+    const int32_t heads = c->source != NULL ? 1 : c->members;
+    for (int32_t i = 0; i < c->places * heads; i++) {
+        const place_row r = row_of(c, i / heads, i % heads);
+        if (r.member != NULL) add_member(x, r.member, c->k, r.in, r.out);
+    }
+}
+
+static void (*gate)(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
+                    int dim);
+
+static void lora_gate(msgl_exec *x, const msgl_lora_members_call *c, msgl_activation f)
+{
+    for (int32_t i = 0; i < c->places; i++) {
+        const place_row r = row_of(c, i, 0);
+        if (r.member != NULL) gate(x, f, r.in, r.out, 1, c->k);
+    }
+}
+
 static size_t lora_scratch(const msgl_lora_size *s, msgl_dtype act)
 {
     (void)s, (void)act;
@@ -77,6 +140,10 @@ void __wrap_msgl__kernels_init_cpu(msgl_kernels *k, msgl_cpu_level level)
     kernels = &own;
     k->gemm.lora = NULL;
     k->gemm.lora_tiles = lora_tiles;
+    k->gemm.lora_members = lora_members;
+    k->gemm.lora_gate = lora_gate;
+    k->moe.gate_in_product = true; // as where bits are promised
+    gate = k->act.gate;
     k->gemm.lora_scratch = lora_scratch;
 }
 

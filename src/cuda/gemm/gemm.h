@@ -39,6 +39,8 @@ bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c);
 void msgl__cuda_gather_own(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
                            void *out);
 void msgl__cuda_lora_tiles(msgl_exec *x, const msgl_lora_tiles_call *c);
+void msgl__cuda_lora_members(msgl_exec *x, const msgl_lora_members_call *c);
+void msgl__cuda_lora_gate(msgl_exec *x, const msgl_lora_members_call *c, msgl_activation f);
 size_t msgl__cuda_lora_scratch(const msgl_lora_size *s, msgl_dtype act);
 
 // As kernel/gemm.h says. Keeps what was measured in memory and, when the device was opened with a

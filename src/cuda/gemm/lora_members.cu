@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Low-rank adapters of experts and of heads (msgl_lora_members_call): h = A x, then y += B h, both
+// in one kernel, as these products are short and their rows have many different adapters. A block
+// has some neighbouring places, and of these one stretch after the other that has the same adapter
+// and member, so that A and B are read once for it. Sums are f32 and run over k and over ranks in
+// an order that is a row's own, whatever stands beside it.
+//
+// Which places there are is read from device memory: a captured call serves any adapters.
+#include "cuda/device.cuh"
+#include "cuda/gemm/gemm.h"
+#include "cuda/launch.cuh"
+#include "cuda/ops/gate.cuh"
+#include "cuda/ops/vec8.cuh"
+
+enum {
+    WARPS = 4,
+    THREADS = WARPS * 32,
+    MANY = 8,                   // places of a block where there are many
+    RANKS = 4,                  // of a warp at a time
+    STEP_RANKS = WARPS * RANKS, // of a block
+    BLOCKS = 8,                 // of an SM, above which places are many
+    MOST = MSGL_LORA_MEMBER_RANKS,
+};
+static_assert((int)MSGL_LORA_RANK_STEP == (int)STEP_RANKS, "a block's step is the ranks' padding");
+
+struct members_args {
+    msgl_lora_members_call c;
+    bool vectors; // rows of in and of A can be read 8 elements at a time
+};
+
+// What the adapter of a place's token has of the place's product; NULL: nothing.
+static __device__ const msgl_lora_member *member_of(const members_args &g, int place)
+{
+    if (place >= g.c.places) return NULL;
+    int token = place, member = (int)blockIdx.y;
+    if (g.c.source != NULL) {
+        const int choice = g.c.source[place];
+        token = choice / g.c.top_k;
+        member = g.c.ids[choice] - g.c.first_id;
+        if (member < 0 || member >= g.c.members) return NULL;
+    }
+    const int slot = g.c.slots[g.c.first + token];
+    if (slot < 0) return NULL;
+    const msgl_lora_member *set = g.c.sets[(size_t)slot * (size_t)g.c.stride];
+    if (set == NULL || set[g.c.base + member].a == NULL) return NULL;
+    return &set[g.c.base + member];
+}
+
+template <typename T> static __device__ const T *in_row(const members_args &g, int place)
+{
+    const int row = g.c.by_token ? g.c.source[place] / g.c.top_k : place;
+    return (const T *)g.c.in + (size_t)row * g.c.ld_in + (size_t)blockIdx.y * g.c.member_in;
+}
+
+template <typename T> static __device__ T *out_row(const members_args &g, int place)
+{
+    const int row = g.c.by_choice ? g.c.source[place] : place;
+    return (T *)g.c.out + (size_t)row * g.c.ld_out + (size_t)blockIdx.y * g.c.member_out;
+}
+
+// Elements [at, at + 8) of a row of k; zeros beyond its end.
+template <typename T>
+static __device__ void load_some(const members_args &g, const T *p, int at, float v[8])
+{
+    if (g.vectors) { // k is a multiple of 8
+        load8(p + at, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = at + i < g.c.k ? to_f32(p[at + i]) : 0.0f;
+}
+
+// A warp's RANKS rows of A from `a` on, with `rows` rows from `place` on: to h[row][rank].
+template <typename T, int PLACES>
+static __device__ void shrink(const members_args &g, const T *a, int rank, int place, int rows,
+                              float h[PLACES][MOST])
+{
+    const int lane = (int)threadIdx.x % 32, k = g.c.k;
+    const T *x[PLACES];
+    float sums[PLACES][RANKS] = {};
+#pragma unroll
+    for (int j = 0; j < PLACES; j++) x[j] = in_row<T>(g, place + (j < rows ? j : 0));
+    for (int at = lane * 8; at < k; at += 32 * 8) {
+        float w[RANKS][8];
+#pragma unroll
+        for (int r = 0; r < RANKS; r++) load_some(g, a + (size_t)r * (size_t)k, at, w[r]);
+#pragma unroll
+        for (int j = 0; j < PLACES; j++) {
+            float v[8];
+            if (j >= rows) break;
+            load_some(g, x[j], at, v);
+#pragma unroll
+            for (int r = 0; r < RANKS; r++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) sums[j][r] += v[i] * w[r][i];
+            }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < PLACES; j++) {
+#pragma unroll
+        for (int r = 0; r < RANKS; r++) {
+            const float sum = group_sum(sums[j][r], 32);
+            if (lane == 0) h[j][rank + r] = sum;
+        }
+    }
+}
+
+// One part's columns of those rows; rank `at` is B's first.
+template <typename T, int PLACES>
+static __device__ void expand(const members_args &g, const msgl_lora_member *m, int part, int at,
+                              int place, int rows, const float h[PLACES][MOST])
+{
+    const int n = m->parts[part].n, rank = m->parts[part].rank;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
+        const T *b = (const T *)m->parts[part].b + (size_t)i * (size_t)rank;
+        float sums[PLACES] = {};
+        for (int r = 0; r < rank; r += 8) {
+            float w[8];
+            load8(b + r, w);
+#pragma unroll
+            for (int j = 0; j < PLACES; j++) {
+                if (j >= rows) break;
+#pragma unroll
+                for (int q = 0; q < 8; q++) sums[j] += w[q] * h[j][at + r + q];
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < PLACES; j++) {
+            if (j >= rows) break;
+            T *to = out_row<T>(g, place + j) + m->parts[part].col + i;
+            *to = from_f32<T>(to_f32(*to) + sums[j]);
+        }
+    }
+}
+
+// Grid: places, PLACES each, and, of heads, members.
+template <typename T, int PLACES>
+static __global__ void __launch_bounds__(THREADS)
+    add_members(const __grid_constant__ members_args g)
+{
+    __shared__ const msgl_lora_member *of[PLACES];
+    __shared__ float h[PLACES][MOST];
+    const int first = (int)blockIdx.x * PLACES, tid = (int)threadIdx.x;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    if (tid < PLACES) of[tid] = member_of(g, first + tid);
+    __syncthreads();
+    for (int i = 0, end; i < PLACES; i = end) {
+        const msgl_lora_member *m = of[i];
+        for (end = i + 1; end < PLACES && of[end] == m;) end++;
+        if (m == NULL) continue;
+        const int behind = m->parts[0].rank;
+        const int ranks = behind + (m->parts[1].b != NULL ? m->parts[1].rank : 0);
+        for (int r = tid / 32 * RANKS; r < ranks; r += STEP_RANKS) {
+            const T *a = (const T *)m->a + (size_t)r * (size_t)g.c.k;
+            shrink<T, PLACES>(g, a, r, first + i, end - i, h);
+        }
+        __syncthreads();
+        expand<T, PLACES>(g, m, 0, 0, first + i, end - i, h);
+        if (m->parts[1].b != NULL) expand<T, PLACES>(g, m, 1, behind, first + i, end - i, h);
+        __syncthreads(); // h is the next stretch's
+    }
+}
+
+template <typename T, int PLACES>
+static void launch_places(msgl_exec *x, const members_args &g, int members)
+{
+    const dim3 grid((unsigned)((g.c.places + PLACES - 1) / PLACES), (unsigned)members);
+    MSGL_CUDA_TRY(
+        x, msgl__launch(add_members<T, PLACES>, grid, dim3(THREADS), 0, msgl__cuda_stream(x), g));
+}
+
+template <typename T> static void launch(msgl_exec *x, const members_args &g)
+{
+    const int members = g.c.source != NULL ? 1 : g.c.members;
+    const int64_t rows = (int64_t)g.c.places * members;
+    if (rows <= (int64_t)BLOCKS * msgl__cuda_device(x)->sm_count) {
+        launch_places<T, 1>(x, g, members);
+    } else {
+        launch_places<T, MANY>(x, g, members);
+    }
+}
+
+void msgl__cuda_lora_members(msgl_exec *x, const msgl_lora_members_call *c)
+{
+    if (x->status != 0 || c->places == 0) return;
+    members_args g = {};
+    g.c = *c;
+    g.vectors = c->k % 8 == 0 && c->ld_in % 8 == 0 && c->member_in % 8 == 0 && aligned16(c->in);
+    MSGL_BY_DTYPE(x->act, launch, x, g);
+}
+
+// --- the gate behind it -------------------------------------------------------------------------
+
+// A block per place.
+template <typename T, int F>
+static __global__ void __launch_bounds__(THREADS)
+    gate_members(const __grid_constant__ members_args g)
+{
+    const int place = (int)blockIdx.x;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    if (member_of(g, place) == NULL) return;
+    const T *gate = in_row<T>(g, place), *up = gate + g.c.k;
+    T *to = out_row<T>(g, place);
+    for (int i = (int)threadIdx.x; i < g.c.k; i += THREADS) {
+        to[i] = from_f32<T>(gated<F>(to_f32(gate[i]), to_f32(up[i])));
+    }
+}
+
+template <typename T>
+static void launch_gate(msgl_exec *x, const members_args &g, msgl_activation f)
+{
+    const auto kernel = f == MSGL_SILU        ? gate_members<T, MSGL_SILU>
+                        : f == MSGL_GELU_TANH ? gate_members<T, MSGL_GELU_TANH>
+                        : f == MSGL_GELU_ERF  ? gate_members<T, MSGL_GELU_ERF>
+                                              : gate_members<T, MSGL_SWIGLU_CLAMPED>;
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)g.c.places), dim3(THREADS), 0,
+                                  msgl__cuda_stream(x), g));
+}
+
+void msgl__cuda_lora_gate(msgl_exec *x, const msgl_lora_members_call *c, msgl_activation f)
+{
+    if (x->status != 0 || c->places == 0) return;
+    members_args g = {};
+    g.c = *c;
+    MSGL_BY_DTYPE(x->act, launch_gate, x, g, f);
+}
