@@ -20,76 +20,75 @@ enum {
     RANKS = 4,                  // of a warp at a time
     STEP_RANKS = WARPS * RANKS, // of a block
     BLOCKS = 8,                 // of an SM, above which places are many
+    ALONE_UNROLL = 4,           // loads under way at once, where a block has one place
     MOST = MSGL_LORA_MEMBER_RANKS,
 };
 static_assert((int)MSGL_LORA_RANK_STEP == (int)STEP_RANKS, "a block's step is the ranks' padding");
 
-struct members_args {
-    msgl_lora_members_call c;
-    bool vectors; // rows of in and of A can be read 8 elements at a time
-};
-
 // What the adapter of a place's token has of the place's product; NULL: nothing.
-static __device__ const msgl_lora_member *member_of(const members_args &g, int place)
+static __device__ const msgl_lora_member *member_of(const msgl_lora_members_call &g, int place)
 {
-    if (place >= g.c.places) return NULL;
+    if (place >= g.places) return NULL;
     int token = place, member = (int)blockIdx.y;
-    if (g.c.source != NULL) {
-        const int choice = g.c.source[place];
-        token = choice / g.c.top_k;
-        member = g.c.ids[choice] - g.c.first_id;
-        if (member < 0 || member >= g.c.members) return NULL;
+    if (g.source != NULL) {
+        const int choice = g.source[place];
+        token = choice / g.top_k;
+        member = g.ids[choice] - g.first_id;
+        if (member < 0 || member >= g.members) return NULL;
     }
-    const int slot = g.c.slots[g.c.first + token];
+    const int slot = g.slots[g.first + token];
     if (slot < 0) return NULL;
-    const msgl_lora_member *set = g.c.sets[(size_t)slot * (size_t)g.c.stride];
-    if (set == NULL || set[g.c.base + member].a == NULL) return NULL;
-    return &set[g.c.base + member];
+    const msgl_lora_member *set = g.sets[(size_t)slot * (size_t)g.stride];
+    if (set == NULL || set[g.base + member].a == NULL) return NULL;
+    return &set[g.base + member];
 }
 
-template <typename T> static __device__ const T *in_row(const members_args &g, int place)
+template <typename T> static __device__ const T *in_row(const msgl_lora_members_call &g, int place)
 {
-    const int row = g.c.by_token ? g.c.source[place] / g.c.top_k : place;
-    return (const T *)g.c.in + (size_t)row * g.c.ld_in + (size_t)blockIdx.y * g.c.member_in;
+    const int row = g.by_token ? g.source[place] / g.top_k : place;
+    return (const T *)g.in + (size_t)row * g.ld_in + (size_t)blockIdx.y * g.member_in;
 }
 
-template <typename T> static __device__ T *out_row(const members_args &g, int place)
+template <typename T> static __device__ T *out_row(const msgl_lora_members_call &g, int place)
 {
-    const int row = g.c.by_choice ? g.c.source[place] : place;
-    return (T *)g.c.out + (size_t)row * g.c.ld_out + (size_t)blockIdx.y * g.c.member_out;
+    const int row = g.by_choice ? g.source[place] : place;
+    return (T *)g.out + (size_t)row * g.ld_out + (size_t)blockIdx.y * g.member_out;
 }
 
-// Elements [at, at + 8) of a row of k; zeros beyond its end.
-template <typename T>
-static __device__ void load_some(const members_args &g, const T *p, int at, float v[8])
+// Elements [at, at + 8) of a row of k; zeros beyond its end. VECTORS: k is a multiple of 8, and
+// rows of in and of A can be read so many elements at a time.
+template <typename T, bool VECTORS>
+static __device__ void load_some(const msgl_lora_members_call &g, const T *p, int at, float v[8])
 {
-    if (g.vectors) { // k is a multiple of 8
+    if constexpr (VECTORS) {
         load8(p + at, v);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = at + i < g.c.k ? to_f32(p[at + i]) : 0.0f;
+        for (int i = 0; i < 8; i++) v[i] = at + i < g.k ? to_f32(p[at + i]) : 0.0f;
+    }
 }
 
 // A warp's RANKS rows of A from `a` on, with `rows` rows from `place` on: to h[row][rank].
-template <typename T, int PLACES>
-static __device__ void shrink(const members_args &g, const T *a, int rank, int place, int rows,
-                              float h[PLACES][MOST])
+template <typename T, int PLACES, bool VECTORS>
+static __device__ void shrink(const msgl_lora_members_call &g, const T *a, int rank, int place,
+                              int rows, float h[PLACES][MOST])
 {
-    const int lane = (int)threadIdx.x % 32, k = g.c.k;
+    const int lane = (int)threadIdx.x % 32, k = g.k;
     const T *x[PLACES];
     float sums[PLACES][RANKS] = {};
 #pragma unroll
     for (int j = 0; j < PLACES; j++) x[j] = in_row<T>(g, place + (j < rows ? j : 0));
+#pragma unroll(PLACES == 1 ? ALONE_UNROLL : 1)
     for (int at = lane * 8; at < k; at += 32 * 8) {
         float w[RANKS][8];
 #pragma unroll
-        for (int r = 0; r < RANKS; r++) load_some(g, a + (size_t)r * (size_t)k, at, w[r]);
+        for (int r = 0; r < RANKS; r++)
+            load_some<T, VECTORS>(g, a + (size_t)r * (size_t)k, at, w[r]);
 #pragma unroll
         for (int j = 0; j < PLACES; j++) {
             float v[8];
             if (j >= rows) break;
-            load_some(g, x[j], at, v);
+            load_some<T, VECTORS>(g, x[j], at, v);
 #pragma unroll
             for (int r = 0; r < RANKS; r++) {
 #pragma unroll
@@ -109,36 +108,48 @@ static __device__ void shrink(const members_args &g, const T *a, int rank, int p
 
 // One part's columns of those rows; rank `at` is B's first.
 template <typename T, int PLACES>
-static __device__ void expand(const members_args &g, const msgl_lora_member *m, int part, int at,
-                              int place, int rows, const float h[PLACES][MOST])
+static __device__ void expand(const msgl_lora_members_call &g, const msgl_lora_member *m, int part,
+                              int at, int place, int rows, const float h[PLACES][MOST])
 {
+    constexpr int COLUMNS = PLACES == 1 ? ALONE_UNROLL : 1;
     const int n = m->parts[part].n, rank = m->parts[part].rank;
-    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-        const T *b = (const T *)m->parts[part].b + (size_t)i * (size_t)rank;
-        float sums[PLACES] = {};
+    const T *b = (const T *)m->parts[part].b;
+    for (int first = (int)threadIdx.x; first < n; first += COLUMNS * THREADS) {
+        float sums[COLUMNS][PLACES] = {};
         for (int r = 0; r < rank; r += 8) {
-            float w[8];
-            load8(b + r, w);
+            float w[COLUMNS][8];
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) { // beyond n: any row, which comes to nothing
+                const int i = first + c * THREADS;
+                load8(b + (size_t)(i < n ? i : first) * (size_t)rank + r, w[c]);
+            }
 #pragma unroll
             for (int j = 0; j < PLACES; j++) {
                 if (j >= rows) break;
 #pragma unroll
-                for (int q = 0; q < 8; q++) sums[j] += w[q] * h[j][at + r + q];
+                for (int c = 0; c < COLUMNS; c++) {
+#pragma unroll
+                    for (int q = 0; q < 8; q++) sums[c][j] += w[c][q] * h[j][at + r + q];
+                }
             }
         }
 #pragma unroll
         for (int j = 0; j < PLACES; j++) {
             if (j >= rows) break;
-            T *to = out_row<T>(g, place + j) + m->parts[part].col + i;
-            *to = from_f32<T>(to_f32(*to) + sums[j]);
+            T *to = out_row<T>(g, place + j) + m->parts[part].col;
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                const int i = first + c * THREADS;
+                if (i < n) to[i] = from_f32<T>(to_f32(to[i]) + sums[c][j]);
+            }
         }
     }
 }
 
 // Grid: places, PLACES each, and, of heads, members.
-template <typename T, int PLACES>
+template <typename T, int PLACES, bool VECTORS>
 static __global__ void __launch_bounds__(THREADS)
-    add_members(const __grid_constant__ members_args g)
+    add_members(const __grid_constant__ msgl_lora_members_call g)
 {
     __shared__ const msgl_lora_member *of[PLACES];
     __shared__ float h[PLACES][MOST];
@@ -154,8 +165,8 @@ static __global__ void __launch_bounds__(THREADS)
         const int behind = m->parts[0].rank;
         const int ranks = behind + (m->parts[1].b != NULL ? m->parts[1].rank : 0);
         for (int r = tid / 32 * RANKS; r < ranks; r += STEP_RANKS) {
-            const T *a = (const T *)m->a + (size_t)r * (size_t)g.c.k;
-            shrink<T, PLACES>(g, a, r, first + i, end - i, h);
+            const T *a = (const T *)m->a + (size_t)r * (size_t)g.k;
+            shrink<T, PLACES, VECTORS>(g, a, r, first + i, end - i, h);
         }
         __syncthreads();
         expand<T, PLACES>(g, m, 0, 0, first + i, end - i, h);
@@ -165,17 +176,19 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, int PLACES>
-static void launch_places(msgl_exec *x, const members_args &g, int members)
+static void launch_places(msgl_exec *x, const msgl_lora_members_call &c, int members)
 {
-    const dim3 grid((unsigned)((g.c.places + PLACES - 1) / PLACES), (unsigned)members);
-    MSGL_CUDA_TRY(
-        x, msgl__launch(add_members<T, PLACES>, grid, dim3(THREADS), 0, msgl__cuda_stream(x), g));
+    const bool vectors =
+        c.k % 8 == 0 && c.ld_in % 8 == 0 && c.member_in % 8 == 0 && aligned16(c.in);
+    const auto kernel = vectors ? add_members<T, PLACES, true> : add_members<T, PLACES, false>;
+    const dim3 grid((unsigned)((c.places + PLACES - 1) / PLACES), (unsigned)members);
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(THREADS), 0, msgl__cuda_stream(x), c));
 }
 
-template <typename T> static void launch(msgl_exec *x, const members_args &g)
+template <typename T> static void launch(msgl_exec *x, const msgl_lora_members_call &g)
 {
-    const int members = g.c.source != NULL ? 1 : g.c.members;
-    const int64_t rows = (int64_t)g.c.places * members;
+    const int members = g.source != NULL ? 1 : g.members;
+    const int64_t rows = (int64_t)g.places * members;
     if (rows <= (int64_t)BLOCKS * msgl__cuda_device(x)->sm_count) {
         launch_places<T, 1>(x, g, members);
     } else {
@@ -186,10 +199,7 @@ template <typename T> static void launch(msgl_exec *x, const members_args &g)
 void msgl__cuda_lora_members(msgl_exec *x, const msgl_lora_members_call *c)
 {
     if (x->status != 0 || c->places == 0) return;
-    members_args g = {};
-    g.c = *c;
-    g.vectors = c->k % 8 == 0 && c->ld_in % 8 == 0 && c->member_in % 8 == 0 && aligned16(c->in);
-    MSGL_BY_DTYPE(x->act, launch, x, g);
+    MSGL_BY_DTYPE(x->act, launch, x, *c);
 }
 
 // --- the gate behind it -------------------------------------------------------------------------
@@ -197,34 +207,32 @@ void msgl__cuda_lora_members(msgl_exec *x, const msgl_lora_members_call *c)
 // A block per place.
 template <typename T, int F>
 static __global__ void __launch_bounds__(THREADS)
-    gate_members(const __grid_constant__ members_args g)
+    gate_members(const __grid_constant__ msgl_lora_members_call g)
 {
     const int place = (int)blockIdx.x;
     msgl__pdl_trigger();
     msgl__pdl_wait();
     if (member_of(g, place) == NULL) return;
-    const T *gate = in_row<T>(g, place), *up = gate + g.c.k;
+    const T *gate = in_row<T>(g, place), *up = gate + g.k;
     T *to = out_row<T>(g, place);
-    for (int i = (int)threadIdx.x; i < g.c.k; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < g.k; i += THREADS) {
         to[i] = from_f32<T>(gated<F>(to_f32(gate[i]), to_f32(up[i])));
     }
 }
 
 template <typename T>
-static void launch_gate(msgl_exec *x, const members_args &g, msgl_activation f)
+static void launch_gate(msgl_exec *x, const msgl_lora_members_call &g, msgl_activation f)
 {
     const auto kernel = f == MSGL_SILU        ? gate_members<T, MSGL_SILU>
                         : f == MSGL_GELU_TANH ? gate_members<T, MSGL_GELU_TANH>
                         : f == MSGL_GELU_ERF  ? gate_members<T, MSGL_GELU_ERF>
                                               : gate_members<T, MSGL_SWIGLU_CLAMPED>;
-    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)g.c.places), dim3(THREADS), 0,
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)g.places), dim3(THREADS), 0,
                                   msgl__cuda_stream(x), g));
 }
 
 void msgl__cuda_lora_gate(msgl_exec *x, const msgl_lora_members_call *c, msgl_activation f)
 {
     if (x->status != 0 || c->places == 0) return;
-    members_args g = {};
-    g.c = *c;
-    MSGL_BY_DTYPE(x->act, launch_gate, x, g, f);
+    MSGL_BY_DTYPE(x->act, launch_gate, x, *c, f);
 }
