@@ -119,6 +119,24 @@ void msgl__lora_blocks_size(const msgl_lora_blocks *b, msgl_lora_size *size)
     }
 }
 
+size_t msgl__lora_blocks_scratch(const msgl_lora_blocks *b, const msgl_gemm_kernels *k,
+                                 msgl_dtype act, int32_t rows)
+{
+    size_t most = 0;
+    for (int32_t i = 0; i < b->num; i++) {
+        const msgl_moe_experts *e = b->at[i].of;
+        const msgl_grouped_call c = {.experts = e->gate_up,
+                                     .num_experts = e->own,
+                                     .rows = rows * e->router.top_k,
+                                     .ld_in = (size_t)e->gate_up->k,
+                                     .from_per = e->router.top_k,
+                                     .ld_out = (size_t)e->gate_up->n};
+        const size_t bytes = k->grouped_scratch(&c, act);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 size_t msgl__lora_blocks_arena(const msgl_lora_blocks *b, msgl_dtype act, size_t rows)
 {
     size_t most = 0;

@@ -35,6 +35,10 @@ int msgl__lora_blocks_create(const msgl_model *m, int32_t max_rank, msgl_lora_bl
 void msgl__lora_blocks_free(msgl_lora_blocks *b);
 // What the products of adapters take at most: *size becomes larger where that is not enough.
 void msgl__lora_blocks_size(const msgl_lora_blocks *b, msgl_lora_size *size);
+// Bytes of scratch of their first products, which are done without a gate, of blocks of so many
+// rows.
+size_t msgl__lora_blocks_scratch(const msgl_lora_blocks *b, const msgl_gemm_kernels *k,
+                                 msgl_dtype act, int32_t rows);
 // Bytes of the step's arena for blocks of so many rows.
 size_t msgl__lora_blocks_arena(const msgl_lora_blocks *b, msgl_dtype act, size_t rows);
 

@@ -237,7 +237,10 @@ size_t msgl__lora_scratch(const msgl_lora_sites *s, int32_t tokens)
     const float one = 1;
     const msgl_linear_call whole = {.w = &w, .m = tokens, .norm = &one, .bias = &one};
     const size_t linear = s->kernels->linear_scratch(&whole, s->act);
-    return lora > linear ? lora : linear;
+    const int32_t rows = tokens < s->block_rows ? tokens : s->block_rows;
+    const size_t up = msgl__lora_blocks_scratch(&s->blocks, s->kernels, s->act, rows);
+    const size_t most = lora > linear ? lora : linear;
+    return most > up ? most : up;
 }
 
 size_t msgl__lora_arena(const msgl_lora_sites *s, int32_t tokens)
