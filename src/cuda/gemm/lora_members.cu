@@ -125,11 +125,13 @@ static __device__ void expand(const msgl_lora_members_call &g, const msgl_lora_m
             }
 #pragma unroll
             for (int j = 0; j < PLACES; j++) {
+                float v[8];
                 if (j >= rows) break;
+                load8(&h[j][at + r], v);
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
 #pragma unroll
-                    for (int q = 0; q < 8; q++) sums[c][j] += w[c][q] * h[j][at + r + q];
+                    for (int q = 0; q < 8; q++) sums[c][j] += w[c][q] * v[q];
                 }
             }
         }
@@ -152,7 +154,7 @@ static __global__ void __launch_bounds__(THREADS)
     add_members(const __grid_constant__ msgl_lora_members_call g)
 {
     __shared__ const msgl_lora_member *of[PLACES];
-    __shared__ float h[PLACES][MOST];
+    __shared__ __align__(16) float h[PLACES][MOST];
     const int first = (int)blockIdx.x * PLACES, tid = (int)threadIdx.x;
     msgl__pdl_trigger();
     msgl__pdl_wait();
