@@ -770,7 +770,7 @@ int main(void)
         cmocka_unit_test(test_latent_prompts), cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_scores),         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_encoder),        cmocka_unit_test(test_slots),
-        cmocka_unit_test(test_captured),
+        cmocka_unit_test(test_captured),       cmocka_unit_test(test_saved_classifier),
     };
     const struct CMUnitTest on_gpu[] = {
         cmocka_unit_test(test_against_peft),   cmocka_unit_test(test_last_rows),
