@@ -20,10 +20,12 @@ import torch
 import torch.nn.functional as F
 import transformers
 from make_model_vectors import corrections_of, dump, parse, randomise, write_tokenizer
+from mimo_heads import MimoHead, WindowLayer, rms, shapes
 from model_vector_configs import (
     deepseek_v3,
     glm4_moe_lite,
     llama,
+    mimo_v2,
     qwen3,
     qwen3_next,
     without,
@@ -39,10 +41,6 @@ MLA_GAIN = dict(q_b_proj=1.5)
 
 
 # --- heads -------------------------------------------------------------------------------------
-
-
-def rms(x, weight, eps):
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
 def rotate(x, positions, base):
@@ -469,6 +467,50 @@ def make_glm4_moe_lite(folder, name):
 def make_glm4_moe(folder, name):
     hub = glm4_moe(num_hidden_layers=2)
     mtp(folder, name, hub, hub | dict(num_hidden_layers=3), 81, one=0)
+
+
+@torch.no_grad()
+def check_window_layer(model, hub, index, ids):
+    """WindowLayer is what transformers does with the target's layer `index`, which has a window and
+    a dense block."""
+    at = f"model.layers.{index}."
+    own = {k.removeprefix(at): v for k, v in model.state_dict().items() if k.startswith(at)}
+    own["self_attn.attention_sink_bias"] = own.pop("self_attn.sinks")
+    h = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    got = WindowLayer(hub, own, "post_attention_layernorm")(h[index][0])
+    assert (got - h[index + 1][0]).abs().max() < 1e-4 and len(ids) > 2 * hub["sliding_window_size"]
+
+
+def make_mimo_v2(folder, name):
+    """Three heads in the target's files, which have no layer like theirs at the end."""
+    hub = mimo_v2(
+        hybrid_layer_pattern=[0, 1, 0],
+        moe_layer_freq=[0, 0, 1],
+        num_hidden_layers=3,
+        sliding_window=6,
+        sliding_window_size=6,
+    )
+    # Transformers 5.24 does not read hubs' lists of layers.
+    kinds = dict(
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        mlp_layer_types=["dense", "dense", "sparse"],
+    )
+    model = save_target(folder / "target", hub | kinds, 91)
+    (folder / "target" / "config.json").write_text(
+        json.dumps(dict(sorted(hub.items())), indent=2) + "\n"
+    )
+    model.set_attn_implementation("eager")
+    ids = prompt_ids()
+    check_window_layer(model, hub, 1, ids)
+    path = folder / "target" / "model.safetensors"
+    tensors = load_file(path)
+    heads = [random_of(shapes(hub), 92 + k) for k in range(3)]
+    tensors |= {f"model.mtp.layers.{k}.{n}": v for k, head in enumerate(heads) for n, v in head.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    states, following = target_states(model, ids, None)
+    embedding, out = (tensors[f"{n}.weight"].float() for n in ("model.embed_tokens", "lm_head"))
+    first = MimoHead(hub, {k: v.float() for k, v in heads[0].items()}, embedding, out)
+    write(folder, name, first, states, ids + [following], {})
 
 
 def demo_target():

@@ -39,5 +39,6 @@ extern const msgl_arch msgl__arch_lfm2, msgl__arch_lfm2_moe, msgl__arch_granite_
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;
 void msgl__mtp_of_qwen(msgl_model_config *c);
 void msgl__mtp_of_deepseek(msgl_model_config *c);
+void msgl__mtp_of_mimo(msgl_model_config *c);
 
 #endif

@@ -150,22 +150,36 @@ void msgl__mtp_of_qwen(msgl_model_config *c)
     c->decoder.head.in_target = true;
 }
 
-void msgl__mtp_of_deepseek(msgl_model_config *c)
+// As make_mtp, of the target's files, where everything is in a layer with these flags, by
+// DeepSeek's names but for the last norm's.
+static void make_mtp_layer(msgl_model_config *c, const char *prefix, int32_t layer, uint8_t flags,
+                           const char *final_norm)
 {
     msgl_head_config *h = &c->decoder.head;
-    const char *prefix = c->decoder.names.prefix;
-    const int32_t layer = c->num_layers;
-    const uint8_t flags = c->decoder.layer_flags[layer - 1];
     make_mtp(c, prefix);
     snprintf(h->embed_norm, sizeof h->embed_norm, "%slayers.%d.enorm", prefix, (int)layer);
     snprintf(h->state_norm, sizeof h->state_norm, "%slayers.%d.hnorm", prefix, (int)layer);
     snprintf(h->fc, sizeof h->fc, "%slayers.%d.eh_proj", prefix, (int)layer);
-    snprintf(h->final_norm, sizeof h->final_norm, "%slayers.%d.shared_head.norm", prefix,
-             (int)layer);
+    snprintf(h->final_norm, sizeof h->final_norm, "%slayers.%d.%s", prefix, (int)layer, final_norm);
     memset(c->decoder.layer_flags, 0, sizeof c->decoder.layer_flags);
     c->decoder.layer_flags[0] = flags;
     h->first_layer = layer;
     h->in_target = true;
+}
+
+void msgl__mtp_of_deepseek(msgl_model_config *c)
+{
+    const int32_t layer = c->num_layers;
+    make_mtp_layer(c, c->decoder.names.prefix, layer, c->decoder.layer_flags[layer - 1],
+                   "shared_head.norm");
+}
+
+void msgl__mtp_of_mimo(msgl_model_config *c)
+{
+    c->decoder.names.ffn_norm = "pre_mlp_layernorm";
+    // Dense, with the window, and rotating as the target's layers that have one.
+    make_mtp_layer(c, "model.mtp.", 0, MSGL_LAYER_SLIDING | MSGL_LAYER_SECOND_ROPE,
+                   "final_layernorm");
 }
 
 // Folders call the layer either; and where there is an embedding, names without "model." are taken

@@ -74,6 +74,7 @@ const msgl_arch msgl__arch_mimo_v2_flash = {
     .local_theta = 10000,
     .ignored = {"model.mtp."},
     .ignores_layers_behind = true, // as files of GGUF have what predicts further tokens
+    .mtp = msgl__mtp_of_mimo,
     .fixed = {{"n_group", 1}, {"topk_group", 1}},
     .configure = configure,
 };

@@ -111,10 +111,27 @@ static void no_q_proj(contents *c)
 }
 
 // The bytes stay what they are: [48, 144] becomes [144, 48].
+static void turn(contents *c, const char *name)
+{
+    json_t *shape = json_object_get(tensor(c, name), "shape");
+    assert_int_equal(json_array_size(shape), 2);
+    assert_int_equal(json_array_append(shape, json_array_get(shape, 0)), 0);
+    assert_int_equal(json_array_remove(shape, 0), 0);
+}
+
 static void turn_fc(contents *c)
 {
-    json_array_insert_new(json_object_get(tensor(c, "fc.weight"), "shape"), 0, json_integer(144));
-    json_array_remove(json_object_get(tensor(c, "fc.weight"), "shape"), 2);
+    turn(c, "fc.weight");
+}
+
+static void turn_eh_proj(contents *c)
+{
+    turn(c, "model.mtp.layers.0.eh_proj.weight");
+}
+
+static void no_sinks(contents *c)
+{
+    rename_tensor(c, "model.mtp.layers.0.self_attn.attention_sink_bias", "model.mtp.x");
 }
 
 static void no_d2t(contents *c)
@@ -339,8 +356,29 @@ static void test_own_files(void **state)
     char target[256];
     msgl_options o = options_of("models/deepseek_v3", "NEXTN", target);
     expect(&o, "NEXTN: ", "deepseek_v3/model.safetensors: tensor model.layers.2.");
+    o = options_of("models/mimo_v2", "NEXTN", target);
+    expect(&o, "NEXTN: ", "mimo_v2/model.safetensors: tensor model.mtp.layers.0.");
     o = options_of("models/qwen3", "NEXTN", target);
     expect(&o, "NEXTN: ", "Qwen3ForCausalLM has no layers that predict tokens further ahead");
+    static const struct {
+        void (*change)(contents *c);
+        const char *says;
+    } broken[] = {
+        {turn_eh_proj, "/model.safetensors: tensor model.mtp.layers.0.eh_proj.weight: shape: found "
+                       "[64, 32], expected [32, 64]"},
+        {no_sinks, "tensor model.mtp.layers.0.self_attn.attention_sink_bias: missing"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(broken); i++) {
+        contents c;
+        folder f;
+        o = options_of("drafts/mimo_v2/draft", "NEXTN", target);
+        read_contents(target, &c);
+        broken[i].change(&c);
+        write_contents(&c, &f);
+        o.model_dir = f.dir;
+        expect(&o, "NEXTN: ", broken[i].says);
+        folder_remove(&f);
+    }
 }
 
 int main(void)

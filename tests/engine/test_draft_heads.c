@@ -39,8 +39,8 @@ static const vectors CASES[] = {
     {"eagle3_entering", "EAGLE3", false, false}, {"eagle3_speculators", "EAGLE3", false, false},
     {"qwen3_mtp", "NEXTN", false, false},        {"qwen3_next", "NEXTN", false, true},
     {"deepseek_v3", "NEXTN", false, true},       {"glm4_moe_lite", "NEXTN", false, true},
-    {"glm4_moe", "NEXTN", false, true},          {"demo_eagle3", "EAGLE3", true, false},
-    {"demo_mtp", "NEXTN", true, false}};
+    {"glm4_moe", "NEXTN", false, true},          {"mimo_v2", "NEXTN", false, true},
+    {"demo_eagle3", "EAGLE3", true, false},      {"demo_mtp", "NEXTN", true, false}};
 
 // The last row of every block of logits that the head computes.
 typedef struct seen {
@@ -194,12 +194,16 @@ static const struct {
     {"drafts/qwen3_next/target", 1, true, ""},
     {"drafts/deepseek_v3/target", 1, true, ""},
     {"drafts/glm4_moe_lite/target", 1, true, ""},
+    {"drafts/mimo_v2/target", 1, true, ""},
     // config.json announces a head (num_nextn_predict_layers), or its kind of model has one.
     {"models/deepseek_v3", 1, false,
      "deepseek_v3/model.safetensors: tensor model.layers.2.shared_head.norm.weight: missing"},
+    {"models/mimo_v2", 1, false,
+     "mimo_v2/model.safetensors: tensor model.mtp.layers.0.final_layernorm.weight: missing"},
     {"models/qwen3_next", 1, false, "qwen3_next/model.safetensors: tensor mtp."},
     {"models/qwen3", 1, false, "Qwen3ForCausalLM has no layers that predict tokens further ahead"},
     {"drafts/deepseek_v3/target", 2, true, ""},
+    {"drafts/mimo_v2/target", 2, true, ""},
 };
 
 static void test_auto(void **state)

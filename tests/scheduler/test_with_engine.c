@@ -682,7 +682,8 @@ static void test_draft_heads(void **state)
         {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
         {"../drafts/qwen3_next/target", NULL, "NEXTN"},
         {"../drafts/deepseek_v3/target", NULL, "NEXTN"},
-        {"../drafts/glm4_moe_lite/target", NULL, "NEXTN"}};
+        {"../drafts/glm4_moe_lite/target", NULL, "NEXTN"},
+        {"../drafts/mimo_v2/target", NULL, "NEXTN"}};
     for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
         setting v = with_head(&heads[i], i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
                               1 + (int32_t)i * 2, 4, 4096);
@@ -707,6 +708,7 @@ static void test_trees_of_heads(void **state)
         {"../drafts/eagle3_wide/target", "../drafts/eagle3_wide/draft", "EAGLE3"},
         {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
         {"../drafts/deepseek_v3/target", NULL, "NEXTN"},
+        {"../drafts/mimo_v2/target", NULL, "NEXTN"},
         {"../../../models/demo", "../../../models/demo-eagle3", "EAGLE3"}};
     uint64_t computed = 0, right = 0;
     for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
@@ -735,7 +737,8 @@ static void test_draft_heads_of_ranks(void **state)
         {"../drafts/eagle3/target", "../drafts/eagle3/draft", "EAGLE3"},
         {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
         {"../drafts/qwen3_next/target", NULL, "NEXTN"},
-        {"../drafts/deepseek_v3/target", NULL, "NEXTN"}};
+        {"../drafts/deepseek_v3/target", NULL, "NEXTN"},
+        {"../drafts/mimo_v2/target", NULL, "NEXTN"}};
     for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
         setting v = with_head(&heads[i], MSGL_CACHE_RADIX, 6, 4, 4096);
         v.drafts = 4;
