@@ -52,11 +52,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     e->num_types = msgl__json_int_or(r, "type_vocab_size", 1, MSGL_MAX_TOKEN_TYPES, 2);
     c->ropes[0] = (msgl_rope_config){.type = MSGL_ROPE_NONE, .dim = 2};
     read_activation(r, e);
-    const char *kind = msgl__json_str_or(r, "position_embedding_type", "absolute");
-    if (strcmp(kind, "absolute") != 0) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "position_embedding_type",
-                          msgl__json_get(r, "position_embedding_type"), "absolute");
-    }
+    msgl__json_only(r, "position_embedding_type", "absolute");
 }
 
 // Positions begin behind that of padding: with pad_token_id 1 at row 2 of the table.

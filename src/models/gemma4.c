@@ -6,7 +6,6 @@
 // fewer of K, whose product is V's, too. Small models have embeddings for each layer and last
 // layers without K and V (E2B, E4B); others have experts beside the dense block (26B-A4B).
 #include <math.h>
-#include <string.h>
 
 #include "models/archs.h"
 #include "models/decoder.h"
@@ -111,10 +110,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     // The last layer sees all tokens, whatever the list says, as in transformers.
     d->layer_flags[c->num_layers - 1] &= (uint8_t)~MSGL_LAYER_SLIDING;
     msgl__decoder_rope_of_windows(c);
-    const char *const both = "use_bidirectional_attention";
-    if (strcmp(msgl__json_str_or(r, both, "vision"), "vision") != 0) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, both, msgl__json_get(r, both), "null, vision");
-    }
+    msgl__json_only(r, "use_bidirectional_attention", "vision");
     if (r->status == 0) read_shapes(r, c);
     if (r->status == 0) read_ropes(r, c);
     if (r->status == 0) read_shared(r, c);

@@ -121,3 +121,9 @@ const char *msgl__json_str_or(msgl_json_reader *r, const char *key, const char *
     msgl__json_reject(r, MSGL_EFORMAT, key, v, "a string");
     return fallback;
 }
+
+void msgl__json_only(msgl_json_reader *r, const char *key, const char *only)
+{
+    if (strcmp(msgl__json_str_or(r, key, only), only) == 0) return;
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), only);
+}

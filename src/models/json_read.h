@@ -48,6 +48,8 @@ double msgl__json_num_or(msgl_json_reader *r, const char *key, double lo, double
 bool msgl__json_bool_or(msgl_json_reader *r, const char *key, bool fallback);
 // A string, borrowed from the object; fallback may be NULL.
 const char *msgl__json_str_or(msgl_json_reader *r, const char *key, const char *fallback);
+// A string that changes what is computed and may be this one only, with which it may be missing.
+void msgl__json_only(msgl_json_reader *r, const char *key, const char *only);
 
 // Fails the reader: "FILE: SECTION.KEY: found VALUE, allowed ALLOWED". v NULL: "found nothing".
 void msgl__json_reject(msgl_json_reader *r, int code, const char *key, const json_t *v,

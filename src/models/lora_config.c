@@ -118,10 +118,7 @@ static void refuse(msgl_json_reader *r)
         msgl__json_reject(r, MSGL_EUNSUPPORTED, REFUSED[i].key, v, allowed);
         return;
     }
-    const char *bias = msgl__json_str_or(r, "bias", "none");
-    if (strcmp(bias, "none") != 0) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "bias", json_object_get(r->obj, "bias"), "none");
-    }
+    msgl__json_only(r, "bias", "none");
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)r->obj, key, v)

@@ -818,7 +818,7 @@ static void test_refusals_of_shapes(void **state)
     refuse(gemma, "per_layer_config", "{\"7\": {\"head_dim\": 8}}", "for numbers of layers");
     refuse(gemma, "per_layer_config", "{\"1\": {\"head_dim\": 0}}", "head_dim: found 0");
     refuse(gemma, "global_head_dim", "7", "an even number");
-    refuse(gemma, "use_bidirectional_attention", "\"all\"", "null, vision");
+    refuse(gemma, "use_bidirectional_attention", "\"all\"", "found \"all\", allowed vision");
     refuse(gemma, "vocab_size_per_layer_input", "49", "vocab_size or more");
     refuse(gemma, "top_k_experts", "5", "top_k_experts: found 5");
     refuse(mimo, "hybrid_layer_pattern", "[1]", "a list of num_hidden_layers");
