@@ -30,6 +30,7 @@ from model_vector_configs import (
     qwen3_next,
     without,
 )
+from model_vector_hybrids import NEMOTRON_GAIN, nemotron_h_moe
 from model_vector_switches import glm4_moe
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -467,6 +468,57 @@ def make_glm4_moe_lite(folder, name):
 def make_glm4_moe(folder, name):
     hub = glm4_moe(num_hidden_layers=2)
     mtp(folder, name, hub, hub | dict(num_hidden_layers=3), 81, one=0)
+
+
+def make_nemotron_h(folder, name):
+    """Two layers, attention and experts, in the files of a model with states."""
+    hub = nemotron_h_moe(
+        hybrid_override_pattern="ME*",
+        mtp_hybrid_override_pattern="*E",
+        num_hidden_layers=3,
+        num_nextn_predict_layers=1,
+    )
+    whole = hub | dict(hybrid_override_pattern="ME**E", num_hidden_layers=5)
+    big = save_target(folder / "target", whole, 84, NEMOTRON_GAIN | {"experts.down_proj": 0.5})
+    big.set_attn_implementation("eager")
+
+    def layers(x):
+        n = len(x)
+        mask, x = torch.full((n, n), -math.inf).triu(1)[None, None], x[None]
+        for layer in big.model.layers[3:]:
+            x = layer(x, attention_mask=mask)
+        return x[0]
+
+    path, h, ids = folder / "target" / "model.safetensors", hub["hidden_size"], prompt_ids()
+    parts = random_of(dict(enorm=(h,), hnorm=(h,), fc=(h, 2 * h), norm=(h,)), 85)
+    at = dict(enorm="0.enorm", hnorm="0.hnorm", fc="0.eh_proj", norm="1.final_layernorm")
+    tensors = load_file(path) | {f"mtp.layers.{at[k]}.weight": v for k, v in parts.items()}
+    for layer in range(2):
+        own = f"backbone.layers.{3 + layer}."
+        tensors = {k.replace(own, f"mtp.layers.{layer}."): v for k, v in tensors.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    (folder / "target" / "config.json").write_text(
+        json.dumps(dict(sorted(hub.items())), indent=2) + "\n"
+    )
+    target = AutoModelForCausalLM.from_pretrained(
+        folder / "target", dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        states = target.model(torch.tensor([ids])).last_hidden_state[0]
+        both = big.model(torch.tensor([ids]), output_hidden_states=True)
+        again = big.model.norm_f(layers(both.hidden_states[3][0]))
+        assert (again - both.last_hidden_state[0]).abs().max() < 1e-4
+        following = int(target.lm_head(states[-1]).argmax())
+    run = Mtp(
+        {k: v.float() for k, v in parts.items()},
+        layers,
+        tensors["backbone.embeddings.weight"].float(),
+        tensors["lm_head.weight"].float(),
+        hub["layer_norm_epsilon"],
+        0,
+    )
+    check_steady(run, big, states, ids + [following])
+    write(folder, name, run, states, ids + [following], {})
 
 
 @torch.no_grad()

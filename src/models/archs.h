@@ -40,5 +40,6 @@ extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__a
 void msgl__mtp_of_qwen(msgl_model_config *c);
 void msgl__mtp_of_deepseek(msgl_model_config *c);
 void msgl__mtp_of_mimo(msgl_model_config *c);
+void msgl__mtp_of_nemotron(msgl_model_config *c);
 
 #endif

@@ -97,11 +97,7 @@ static void configure_eagle3(msgl_json_reader *r, msgl_model_config *c)
 
 static void configure_speculators(msgl_json_reader *r, msgl_model_config *c)
 {
-    const char *kind = msgl__json_str_or(r, "model_type", "llama");
-    if (strcmp(kind, "llama") != 0) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "model_type", msgl__json_get(r, "model_type"),
-                          "llama");
-    }
+    msgl__json_only(r, "model_type", "llama");
     // Where it is missing, readers differ: vLLM takes it for true, speculators for false.
     const json_t *norm = msgl__json_get(r, "norm_before_residual");
     if (norm == NULL) {
@@ -150,36 +146,46 @@ void msgl__mtp_of_qwen(msgl_model_config *c)
     c->decoder.head.in_target = true;
 }
 
-// As make_mtp, of the target's files, where everything is in a layer with these flags, by
-// DeepSeek's names but for the last norm's.
-static void make_mtp_layer(msgl_model_config *c, const char *prefix, int32_t layer, uint8_t flags,
-                           const char *final_norm)
+// As make_mtp, of the target's files: `num` layers with these flags, called `first` and so on, of
+// which the first has by DeepSeek's names what is in front of them, and the last the norm behind.
+static void make_mtp_layers(msgl_model_config *c, const char *prefix, int32_t first,
+                            const uint8_t *flags, int32_t num, const char *final_norm)
 {
     msgl_head_config *h = &c->decoder.head;
+    const int last = (int)(first + num - 1);
     make_mtp(c, prefix);
-    snprintf(h->embed_norm, sizeof h->embed_norm, "%slayers.%d.enorm", prefix, (int)layer);
-    snprintf(h->state_norm, sizeof h->state_norm, "%slayers.%d.hnorm", prefix, (int)layer);
-    snprintf(h->fc, sizeof h->fc, "%slayers.%d.eh_proj", prefix, (int)layer);
-    snprintf(h->final_norm, sizeof h->final_norm, "%slayers.%d.%s", prefix, (int)layer, final_norm);
+    snprintf(h->embed_norm, sizeof h->embed_norm, "%slayers.%d.enorm", prefix, (int)first);
+    snprintf(h->state_norm, sizeof h->state_norm, "%slayers.%d.hnorm", prefix, (int)first);
+    snprintf(h->fc, sizeof h->fc, "%slayers.%d.eh_proj", prefix, (int)first);
+    snprintf(h->final_norm, sizeof h->final_norm, "%slayers.%d.%s", prefix, last, final_norm);
     memset(c->decoder.layer_flags, 0, sizeof c->decoder.layer_flags);
-    c->decoder.layer_flags[0] = flags;
-    h->first_layer = layer;
+    memcpy(c->decoder.layer_flags, flags, (size_t)num);
+    c->num_layers = num;
+    h->first_layer = first;
     h->in_target = true;
 }
 
 void msgl__mtp_of_deepseek(msgl_model_config *c)
 {
     const int32_t layer = c->num_layers;
-    make_mtp_layer(c, c->decoder.names.prefix, layer, c->decoder.layer_flags[layer - 1],
-                   "shared_head.norm");
+    const uint8_t flags = c->decoder.layer_flags[layer - 1];
+    make_mtp_layers(c, c->decoder.names.prefix, layer, &flags, 1, "shared_head.norm");
 }
 
 void msgl__mtp_of_mimo(msgl_model_config *c)
 {
-    c->decoder.names.ffn_norm = "pre_mlp_layernorm";
     // Dense, with the window, and rotating as the target's layers that have one.
-    make_mtp_layer(c, "model.mtp.", 0, MSGL_LAYER_SLIDING | MSGL_LAYER_SECOND_ROPE,
-                   "final_layernorm");
+    const uint8_t flags = MSGL_LAYER_SLIDING | MSGL_LAYER_SECOND_ROPE;
+    c->decoder.names.ffn_norm = "pre_mlp_layernorm";
+    make_mtp_layers(c, "model.mtp.", 0, &flags, 1, "final_layernorm");
+}
+
+void msgl__mtp_of_nemotron(msgl_model_config *c)
+{
+    // Attention alone, then a feed-forward block alone, of experts where the target has some.
+    const uint8_t sparse = c->decoder.num_experts > 0 ? MSGL_LAYER_SPARSE : 0;
+    const uint8_t flags[] = {MSGL_LAYER_NO_FFN, MSGL_LAYER_NO_MIXER | sparse};
+    make_mtp_layers(c, "mtp.", 0, flags, 2, "final_layernorm");
 }
 
 // Folders call the layer either; and where there is an embedding, names without "model." are taken

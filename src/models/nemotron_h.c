@@ -97,11 +97,8 @@ static void read_mamba(msgl_json_reader *r, msgl_model_config *c)
         .conv_bias = "use_conv_bias",
         .proj_bias = "use_bias",
     };
-    const char *const act = "mamba_hidden_act";
     msgl__mamba_read(r, c, &KEYS);
-    if (strcmp(msgl__json_str_or(r, act, "silu"), "silu") != 0) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, act, msgl__json_get(r, act), "silu");
-    }
+    msgl__json_only(r, "mamba_hidden_act", "silu");
     // Not time_step_limit, which the files have, too.
     c->decoder.mamba.dt_min = (float)msgl__json_num_or(r, "time_step_min", 0, 1e6, 0.001);
     c->decoder.mamba.dt_max = FLT_MAX;
@@ -138,6 +135,7 @@ const msgl_arch msgl__arch_nemotron_h = {
     .layer_lists = {"layers_block_type", "layer_types", "hybrid_override_pattern"},
     .ignored = {"mtp."},
     .ignores_layers_behind = true, // as files of GGUF have what predicts further tokens
+    .mtp = msgl__mtp_of_nemotron,
     .fixed = {{"attention_bias", 0}, {"n_shared_experts", 1}},
     .configure = configure,
 };

@@ -40,7 +40,8 @@ static const vectors CASES[] = {
     {"qwen3_mtp", "NEXTN", false, false},        {"qwen3_next", "NEXTN", false, true},
     {"deepseek_v3", "NEXTN", false, true},       {"glm4_moe_lite", "NEXTN", false, true},
     {"glm4_moe", "NEXTN", false, true},          {"mimo_v2", "NEXTN", false, true},
-    {"demo_eagle3", "EAGLE3", true, false},      {"demo_mtp", "NEXTN", true, false}};
+    {"nemotron_h", "NEXTN", false, true},        {"demo_eagle3", "EAGLE3", true, false},
+    {"demo_mtp", "NEXTN", true, false}};
 
 // The last row of every block of logits that the head computes.
 typedef struct seen {
@@ -149,7 +150,8 @@ static void check(const vectors *v, int32_t chunk, const harness_target *t)
 // A GPU's recurrence and latent attention are of other sizes, and not in float32.
 static bool runs_here(const vectors *v)
 {
-    static const char *const others[] = {"qwen3_next", "deepseek_v3", "glm4_moe_lite"};
+    static const char *const others[] = {"qwen3_next", "deepseek_v3", "glm4_moe_lite",
+                                         "nemotron_h"};
     for (size_t i = 0; i < MSGL_COUNT(others) && !ON_CPU; i++) {
         if (strcmp(v->name, others[i]) == 0) return false;
     }
@@ -195,11 +197,14 @@ static const struct {
     {"drafts/deepseek_v3/target", 1, true, ""},
     {"drafts/glm4_moe_lite/target", 1, true, ""},
     {"drafts/mimo_v2/target", 1, true, ""},
+    {"drafts/nemotron_h/target", 1, true, ""},
     // config.json announces a head (num_nextn_predict_layers), or its kind of model has one.
     {"models/deepseek_v3", 1, false,
      "deepseek_v3/model.safetensors: tensor model.layers.2.shared_head.norm.weight: missing"},
     {"models/mimo_v2", 1, false,
      "mimo_v2/model.safetensors: tensor model.mtp.layers.0.final_layernorm.weight: missing"},
+    {"models/nemotron_h", 1, false,
+     "nemotron_h/model.safetensors: tensor mtp.layers.1.final_layernorm.weight: missing"},
     {"models/qwen3_next", 1, false, "qwen3_next/model.safetensors: tensor mtp."},
     {"models/qwen3", 1, false, "Qwen3ForCausalLM has no layers that predict tokens further ahead"},
     {"drafts/deepseek_v3/target", 2, true, ""},

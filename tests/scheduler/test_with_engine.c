@@ -683,7 +683,8 @@ static void test_draft_heads(void **state)
         {"../drafts/qwen3_next/target", NULL, "NEXTN"},
         {"../drafts/deepseek_v3/target", NULL, "NEXTN"},
         {"../drafts/glm4_moe_lite/target", NULL, "NEXTN"},
-        {"../drafts/mimo_v2/target", NULL, "NEXTN"}};
+        {"../drafts/mimo_v2/target", NULL, "NEXTN"},
+        {"../drafts/nemotron_h/target", NULL, "NEXTN"}};
     for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
         setting v = with_head(&heads[i], i % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
                               1 + (int32_t)i * 2, 4, 4096);
@@ -738,13 +739,14 @@ static void test_draft_heads_of_ranks(void **state)
         {"../drafts/qwen3_mtp/target", "../drafts/qwen3_mtp/draft", "NEXTN"},
         {"../drafts/qwen3_next/target", NULL, "NEXTN"},
         {"../drafts/deepseek_v3/target", NULL, "NEXTN"},
-        {"../drafts/mimo_v2/target", NULL, "NEXTN"}};
+        {"../drafts/mimo_v2/target", NULL, "NEXTN"},
+        {"../drafts/nemotron_h/target", NULL, "NEXTN"}};
     for (size_t i = 0; i < MSGL_COUNT(heads); i++) {
         setting v = with_head(&heads[i], MSGL_CACHE_RADIX, 6, 4, 4096);
         v.drafts = 4;
         v.max_prefill = i % 2 ? 4096 : 15; // chunks of which no row is chosen from
         v.overlap = i % 2 == 0;
-        v.interval = i == 2 ? 16 : 0; // of its states
+        v.interval = i == 2 || i == 5 ? 16 : 0; // of its states
         v.ranks = 2;
         g_guesser.computed = g_guesser.right = 0;
         compare(&v);
