@@ -185,8 +185,23 @@ def follow(head, states, ids):
     return g, torch.stack(logits), drafts, margins
 
 
-def write(folder, name, head, states, ids, rest):
-    g, logits, drafts, margins = follow(head, states, ids)
+@torch.no_grad()
+def follow_heads(heads, states, ids):
+    """The same of heads that each predict a token further ahead, of all the prompt's rows."""
+    tokens, logits, drafts, margins, hidden = torch.tensor(ids[1:]), [], [], [], []
+    for head in heads:
+        g, row = head.rows(tokens, states)
+        hidden.append(g)
+        logits.append(row[-1])
+        top = row[-1].topk(2)
+        drafts.append(int(top.indices[0]))
+        margins.append(round(float(top.values[0] - top.values[1]), 4))
+        tokens = torch.cat((tokens[1:], top.indices[:1]))
+    return torch.cat(hidden), torch.stack(logits), drafts, margins
+
+
+def write(folder, name, head, states, ids, rest, by=follow):
+    g, logits, drafts, margins = by(head, states, ids)
     for file, x in (("states", states), ("hidden", g), ("logits", logits)):
         dump(folder / f"{file}.bin", x)
     meta = dict(
@@ -556,13 +571,15 @@ def make_mimo_v2(folder, name):
     check_window_layer(model, hub, 1, ids)
     path = folder / "target" / "model.safetensors"
     tensors = load_file(path)
-    heads = [random_of(shapes(hub), 92 + k) for k in range(3)]
-    tensors |= {f"model.mtp.layers.{k}.{n}": v for k, head in enumerate(heads) for n, v in head.items()}
+    embedding, out = (tensors[f"{n}.weight"].float() for n in ("model.embed_tokens", "lm_head"))
+    heads = []
+    for k in range(3):
+        own = random_of(shapes(hub), 92 + k)
+        tensors |= {f"model.mtp.layers.{k}.{n}": v for n, v in own.items()}
+        heads.append(MimoHead(hub, {n: v.float() for n, v in own.items()}, embedding, out))
     save_file(tensors, path, metadata={"format": "pt"})
     states, following = target_states(model, ids, None)
-    embedding, out = (tensors[f"{n}.weight"].float() for n in ("model.embed_tokens", "lm_head"))
-    first = MimoHead(hub, {k: v.float() for k, v in heads[0].items()}, embedding, out)
-    write(folder, name, first, states, ids + [following], {})
+    write(folder, name, heads, states, ids + [following], {}, by=follow_heads)
 
 
 def demo_target():

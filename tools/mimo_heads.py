@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layer that predicts a token more of MiMo-V2-Flash, for make_draft_vectors.py: transformers has
-no class for it (it leaves model.mtp.* alone), so it is written here from what its authors published
-(configuration, names of tensors) and from what SGLang and vLLM say that it computes.
+"""The layers that predict further tokens of MiMo-V2-Flash, for make_draft_vectors.py: transformers
+has no class for them (it leaves model.mtp.* alone), so they are written here from what their authors
+published (configuration, names of tensors) and from what SGLang and vLLM say that they compute.
 
 A layer with the window's attention and a dense block behind the product of embedding and state.
 Everything is in float32, of all rows of one sequence at once.

@@ -485,8 +485,11 @@ static bool move_cache(msgl_engine *e, bool restore)
             all = ops->restore(e->device, p->base, p->bytes) && all;
         }
     }
-    msgl_engine *draft = e->draft == NULL ? NULL : msgl__draft_model_engine(e->draft);
-    return draft == NULL ? all : move_cache(draft, restore) && all;
+    const int32_t drafts = e->draft == NULL ? 0 : msgl__draft_model_engines(e->draft);
+    for (int32_t i = 0; i < drafts; i++) {
+        all = move_cache(msgl__draft_model_engine(e->draft, i), restore) && all;
+    }
+    return all;
 }
 
 // Weights that are no checkpoint's are kept: of a device with memory of its own in the host's, and

@@ -5,7 +5,9 @@
 // cache has of a prompt is there for both, and windows, requests that come and go and pages that
 // change hands are nobody's business here, and with its token pool. Behind every step of the target
 // it computes what that step brought: the tokens of chunks, and of an answer those that are
-// certain; then, token by token as any engine decodes, the drafts that were asked for.
+// certain; then, token by token as any engine decodes, the drafts that were asked for. Several
+// heads of a target, each for a token further ahead (docs/decisions/059), are an engine each: all
+// compute what the step brought, each its own draft of it, whose token the next one reads.
 //
 // Nothing it computes can change an answer: a draft is only ever a guess.
 #include <stdio.h>
@@ -26,12 +28,14 @@ typedef struct proposal {
     int32_t state; // of a head: which of its states the first row with logits has left
 } proposal;
 
-// A step of the draft model's engine.
+// A step of one of the draft model's engines.
 typedef struct draft_step {
     bool in_flight;
     int32_t num; // of its requests that get a draft
     proposal *of;
 } draft_step;
+
+enum { MOST_ENGINES = 4 };
 
 // What there is of a row of the page table.
 typedef struct draft_row {
@@ -40,7 +44,9 @@ typedef struct draft_row {
 } draft_row;
 
 struct msgl_draft_model {
-    msgl_engine *engine;
+    msgl_engine *engines[MOST_ENGINES]; // of several heads, the next token's first
+    int32_t num_engines;
+    msgl_engine *engine; // the first
     msgl_options options;
     bool in_target; // a head in the target's files
     int32_t target_vocab;
@@ -48,10 +54,10 @@ struct msgl_draft_model {
     msgl_batch_req *parts; // [2, max_running] of the step being built: as they come, in order
     int32_t *part_req;     // [max_running] the target's request that each part is of
     int32_t *part_state;   // [max_running] of a chain: the head's state that its row reads
-    draft_step steps[2];
-    int32_t slot;       // of steps, the next one's
+    draft_step steps[MOST_ENGINES][2];
+    int32_t slot;       // of steps, the next one's; of several heads, of each one's
     int32_t *from_rows; // [max_step_tokens] of a head: rows of the states of the step being built
-    int32_t num_states; // of a head: that it has left since the target's step
+    int32_t num_states; // of a head alone: that it has left since the target's step
     // [max_running], [max_running, MSGL_MAX_DRAFTS] the drafts. ended: there are no more of
     // this request.
     int32_t *count, *drafts;
@@ -168,9 +174,10 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
               d->parents != NULL && d->shares != NULL && d->from_rows != NULL &&
               d->part_state != NULL && d->rows != NULL && d->parts != NULL && d->part_req != NULL &&
               d->count != NULL && d->drafts != NULL && d->ended != NULL;
-    for (int i = 0; i < 2; i++) {
-        d->steps[i].of = msgl__calloc(n, sizeof *d->steps[i].of);
-        ok = ok && d->steps[i].of != NULL;
+    for (int32_t i = 0; i < 2 * d->num_engines; i++) {
+        draft_step *step = &d->steps[i / 2][i % 2];
+        step->of = msgl__calloc(n, sizeof *step->of);
+        ok = ok && step->of != NULL;
     }
     return ok ? 0 : msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
 }
@@ -184,21 +191,51 @@ static int of_flag(const msgl_draft_model *d, int code, msgl_err *err)
     return msgl__err_prefix(err, code, d->in_target ? "NEXTN" : FLAG);
 }
 
+// Another engine, up to its files' tensors.
+static int open_engine(msgl_engine *e, const msgl_options *o, int algorithm, msgl_err *err)
+{
+    msgl_draft_model *d = e->draft;
+    const msgl_draft_role role = {.head = ALGORITHMS[algorithm].kind != MSGL_HEAD_NONE,
+                                  .in_target = d->in_target,
+                                  .ahead = d->num_engines,
+                                  .first = d->engine};
+    msgl_engine **made = &d->engines[d->num_engines++];
+    int code = msgl__engine_open_draft(e, &d->options, &role, made, err);
+    if (d->engine == NULL) d->engine = *made;
+    if (code != 0) return code;
+    if (role.head) msgl__hidden_of_target(e, &(*made)->model.cfg);
+    code = check(e, *made, algorithm, err);
+    if (code != 0) return code;
+    return msgl__model_open(&(*made)->model, d->options.model_dir, o->dummy_weight, err);
+}
+
+// Whether the target's files have a head for another token further ahead.
+static bool has_another(const msgl_engine *e, const msgl_draft_model *d)
+{
+    const msgl_checkpoint *files = d->engine->model.checkpoint;
+    if (files == NULL || d->num_engines == MOST_ENGINES) return false;
+    msgl_model_config *c = msgl__malloc(sizeof *c);
+    if (c == NULL) return false;
+    char name[sizeof c->decoder.head.embed_norm + sizeof ".weight"];
+    *c = e->model.cfg;
+    c->arch->mtp(c, d->num_engines);
+    snprintf(name, sizeof name, "%s.weight", c->decoder.head.embed_norm);
+    msgl__free(c);
+    return msgl__checkpoint_find(files, name) != NULL;
+}
+
 // All that is known without memory, the files' tensors included.
 static int open_draft(msgl_engine *e, const msgl_options *o, int algorithm, msgl_err *err)
 {
-    const bool head = ALGORITHMS[algorithm].kind != MSGL_HEAD_NONE;
     msgl_draft_model *d = e->draft = msgl__calloc(1, sizeof *d);
     if (d == NULL) return msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
     d->in_target = o->speculative_draft_model_path == NULL;
     options_of(e, o, d->in_target ? o->model_dir : o->speculative_draft_model_path, &d->options);
     d->target_vocab = e->model.cfg.vocab_size;
-    int code = msgl__engine_open_draft(e, &d->options, head, d->in_target, &d->engine, err);
-    if (code == 0 && head) msgl__hidden_of_target(e, &d->engine->model.cfg);
-    if (code == 0) code = check(e, d->engine, algorithm, err);
-    if (code == 0) {
-        code = msgl__model_open(&d->engine->model, d->options.model_dir, o->dummy_weight, err);
-    }
+    int code = open_engine(e, o, algorithm, err);
+    // Trees are the first one's alone.
+    const bool several = d->in_target && e->model.cfg.arch->mtp_several && e->topk == 1;
+    while (code == 0 && several && has_another(e, d)) code = open_engine(e, o, algorithm, err);
     if (code == 0) code = allocate(d, err);
     return of_flag(d, code, err);
 }
@@ -215,7 +252,11 @@ static int open_own_head(msgl_engine *e, const msgl_options *o, msgl_err *err)
         return code;
     }
     if (code == 0) {
-        msgl__engine_print(o, "speculation: NEXTN, by the head in the model's files");
+        const int32_t num = e->draft->num_engines;
+        char heads[32] = "head";
+        if (num > 1) snprintf(heads, sizeof heads, "%d heads", (int)num);
+        snprintf(line, sizeof line, "speculation: NEXTN, by the %s in the model's files", heads);
+        msgl__engine_print(o, line);
         return 0;
     }
     msgl__draft_model_destroy(e->draft);
@@ -240,39 +281,57 @@ int msgl__draft_model_plan(const msgl_draft_model *d, const char *target, msgl_m
     msgl_model *ends = &d->engine->ends;
     int code = 0;
     if (ends->plan.bytes > 0) code = msgl__model_open(ends, target, d->options.dummy_weight, err);
-    msgl__model_take_shared(&d->engine->model); // which may be kept as their file has them
-    if (code == 0) code = msgl__engine_add_sizes(d->engine, p, err);
+    for (int32_t i = 0; i < d->num_engines && code == 0; i++) {
+        // Which may be kept as their file has them.
+        msgl__model_take_shared(&d->engines[i]->model);
+        code = msgl__engine_add_sizes(d->engines[i], p, err);
+    }
     return of_flag(d, code, err);
 }
 
 void msgl__draft_model_planned(msgl_draft_model *d, const msgl_memory_plan *p)
 {
-    msgl__engine_take_plan(d->engine, p, p->specs.count - d->engine->specs.count);
+    int32_t group = p->specs.count;
+    for (int32_t i = d->num_engines - 1; i >= 0; i--) {
+        group -= d->engines[i]->specs.count;
+        msgl__engine_take_plan(d->engines[i], p, group);
+    }
 }
 
 int msgl__draft_model_start(msgl_draft_model *d, msgl_err *err)
 {
-    msgl_engine *e = d->engine;
-    const int code = msgl__engine_start_draft(e, &d->options, err);
-    if (code != 0) return of_flag(d, code, err);
-    if (e->model.draft_ids == NULL) return 0;
-    return msgl__hidden_load_ids(e, err);
+    for (int32_t i = 0; i < d->num_engines; i++) {
+        const int code = msgl__engine_start_draft(d->engines[i], &d->options, err);
+        if (code != 0) return of_flag(d, code, err);
+    }
+    return d->engine->model.draft_ids == NULL ? 0 : msgl__hidden_load_ids(d->engine, err);
 }
 
-msgl_engine *msgl__draft_model_engine(const msgl_draft_model *d)
+int32_t msgl__draft_model_engines(const msgl_draft_model *d)
 {
-    return d->engine;
+    return d->num_engines;
+}
+
+msgl_engine *msgl__draft_model_engine(const msgl_draft_model *d, int32_t i)
+{
+    return d->engines[i];
+}
+
+int32_t msgl__draft_model_most(const msgl_draft_model *d)
+{
+    return d->num_engines > 1 ? d->num_engines : MSGL_MAX_PROPOSALS;
 }
 
 void msgl__draft_model_destroy(msgl_draft_model *d)
 {
     if (d == NULL) return;
-    for (int32_t i = 0; i < 2; i++) {
+    for (int32_t i = 0; i < 2 * d->num_engines; i++) {
+        draft_step *step = &d->steps[i / 2][i % 2];
         msgl_step_result res;
-        if (d->steps[i].in_flight) (void)msgl__engine_wait(d->engine, i, &res);
-        msgl__free(d->steps[i].of);
+        if (step->in_flight) (void)msgl__engine_wait(d->engines[i / 2], i % 2, &res);
+        msgl__free(step->of);
     }
-    msgl__engine_destroy(d->engine);
+    for (int32_t i = d->num_engines - 1; i >= 0; i--) msgl__engine_destroy(d->engines[i]);
     msgl__free(d->rows);
     msgl__free(d->parts);
     msgl__free(d->part_req);
@@ -305,14 +364,14 @@ static void take_next(msgl_draft_model *d, int32_t req, int32_t token, int32_t s
     d->shares[at] = 1;
 }
 
-// Takes the drafts of the step in `slot`, if there is one.
-static int collect(msgl_draft_model *d, const msgl_engine_step *s, int32_t slot)
+// Takes the drafts of engine i's step in `slot`, if there is one.
+static int collect(msgl_draft_model *d, const msgl_engine_step *s, int32_t i, int32_t slot)
 {
-    draft_step *step = &d->steps[slot];
+    draft_step *step = &d->steps[i][slot];
     msgl_step_result res;
     if (!step->in_flight) return 0;
     step->in_flight = false;
-    const int code = msgl__engine_wait(d->engine, slot, &res);
+    const int code = msgl__engine_wait(d->engines[i], slot, &res);
     if (code != 0) return code;
     int32_t record = 0;
     for (int32_t at = 0; at < step->num; at++) {
@@ -435,13 +494,15 @@ static void find_own(const msgl_draft_model *d, int32_t k, int32_t *states)
     memcpy(states, t->states, (size_t)part->num_drafts * sizeof *states);
 }
 
-// Submits n parts, single tokens first, as an engine wants them, behind the target's step s, of
-// whose states the first one reads.
-static int send(msgl_draft_model *d, const msgl_engine_step *s, bool first, int32_t n)
+// Submits n parts to engine i, single tokens first, as an engine wants them, behind the target's
+// step s; targets: whose states it reads, not those of the head's last step.
+static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t i, bool targets, int32_t n)
 {
-    draft_step *step = &d->steps[d->slot];
-    const bool head = d->engine->shift > 0;
-    msgl_batch b = {.reqs = d->parts + d->engine->max_running, .step_slot = d->slot};
+    msgl_engine *e = d->engines[i];
+    draft_step *step = &d->steps[i][d->slot];
+    const bool head = e->shift > 0;
+    msgl_batch b = {.reqs = d->parts + e->max_running, .step_slot = d->slot};
+    if (targets) d->num_states = 0;
     const int32_t to_row = d->num_states;
     step->num = 0;
     for (int single = 1; single >= 0; single--) {
@@ -449,8 +510,8 @@ static int send(msgl_draft_model *d, const msgl_engine_step *s, bool first, int3
             const msgl_batch_req *part = &d->parts[k];
             if (is_single(part) != (single != 0)) continue;
             b.reqs[b.size++] = *part;
-            if (head && first) find_targets(d, s, k, d->from_rows + b.num_tokens);
-            if (head && !first) find_own(d, k, d->from_rows + b.num_tokens);
+            if (head && targets) find_targets(d, s, k, d->from_rows + b.num_tokens);
+            if (head && !targets) find_own(d, k, d->from_rows + b.num_tokens);
             b.num_tokens += msgl__extend_len(part);
             b.num_decode += single;
             if (part->logits_from == msgl__extend_len(part)) continue;
@@ -461,13 +522,12 @@ static int send(msgl_draft_model *d, const msgl_engine_step *s, bool first, int3
             d->num_states += msgl__extend_len(part) - part->logits_from;
         }
     }
-    const msgl_hidden_source from = {.of = first ? d->engine->parent : d->engine,
-                                     .slot = first ? s->batch.step_slot : 0,
+    const msgl_hidden_source from = {.of = targets ? e->parent : e,
+                                     .slot = targets ? s->batch.step_slot : 0,
                                      .rows = d->from_rows,
                                      .to_row = to_row};
-    const int code = msgl__engine_submit_head(d->engine, &b, head ? &from : NULL);
+    const int code = msgl__engine_submit_head(e, &b, head ? &from : NULL);
     step->in_flight = code == 0;
-    d->slot = 1 - d->slot;
     return code;
 }
 
@@ -489,7 +549,7 @@ static msgl_batch_req tree_part(const msgl_draft_model *d, const msgl_batch_req 
 // want more than `at` drafts, or another depth of their tree.
 static int32_t next_parts(msgl_draft_model *d, const msgl_engine_step *s, int32_t at)
 {
-    const draft_step *last = &d->steps[1 - d->slot];
+    const draft_step *last = &d->steps[0][1 - d->slot];
     int32_t n = 0, room = msgl__hidden_rows(d->engine) - d->num_states, rows = 0;
     for (int32_t k = 0; k < last->num; k++) {
         const proposal *p = &last->of[k];
@@ -523,6 +583,65 @@ static void end_trees(msgl_draft_model *d, const msgl_engine_step *s)
     }
 }
 
+// A pass over what the step brought, then those of the drafts, each of which reads the one before.
+// *proposes: whether there are any.
+static int follow_alone(msgl_draft_model *d, const msgl_engine_step *s, bool trees, bool *proposes)
+{
+    int32_t n = first_parts(d, s);
+    int code = 0;
+    for (int32_t at = 1; n > 0 && code == 0; at++) {
+        code = collect(d, s, 0, d->slot);
+        if (code == 0) code = send(d, s, 0, at == 1, n);
+        d->slot = 1 - d->slot;
+        if (code == 0 && trees) code = collect(d, s, 0, 1 - d->slot);
+        n = code == 0 ? next_parts(d, s, at) : 0;
+        *proposes = *proposes || d->steps[0][1 - d->slot].num > 0;
+    }
+    // Of chunks alone there is nothing to wait for.
+    for (int i = 0; i < 2 && *proposes && code == 0; i++)
+        code = collect(d, s, 0, (d->slot + i) % 2);
+    return code;
+}
+
+// Of the n parts of the head before, those of head `at`: chunks, whose K and V it will want, and
+// answers that get a draft of it.
+static int32_t parts_of_head(msgl_draft_model *d, const msgl_engine_step *s, int32_t at, int32_t n)
+{
+    int32_t kept = 0;
+    for (int32_t k = 0; k < n; k++) {
+        const int32_t req = d->part_req[k];
+        msgl_batch_req part = d->parts[k];
+        if (s->reqs[req].propose <= at) {
+            if (is_answer(s, req)) continue;
+            part.sample = false;
+            part.logits_from = msgl__extend_len(&part);
+        }
+        d->parts[kept] = part;
+        d->part_req[kept++] = req;
+    }
+    return kept;
+}
+
+// Each head in its turn: the one of the next token, then that of the token behind it.
+static int follow_heads(msgl_draft_model *d, const msgl_engine_step *s, bool *proposes)
+{
+    int32_t n = first_parts(d, s);
+    int code = 0;
+    for (int32_t i = 0; i < d->num_engines && code == 0; i++) {
+        if (i > 0) n = parts_of_head(d, s, i, n);
+        if (n == 0) break;
+        code = collect(d, s, i, d->slot);
+        if (code == 0) code = send(d, s, i, true, n);
+        *proposes = *proposes || d->steps[i][d->slot].num > 0;
+    }
+    // What is left of an earlier step of chunks has no drafts.
+    for (int32_t i = 0; i < d->num_engines && *proposes && code == 0; i++) {
+        code = collect(d, s, i, d->slot);
+    }
+    d->slot = 1 - d->slot;
+    return code;
+}
+
 int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msgl_step_result *out)
 {
     const uint64_t start = msgl__now_ns();
@@ -535,18 +654,8 @@ int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msg
         msgl__draw_begin(&d->drawing, i);
         trees = true;
     }
-    d->num_states = 0;
-    int32_t n = first_parts(d, s);
-    int code = 0;
-    for (int32_t at = 1; n > 0 && code == 0; at++) {
-        code = collect(d, s, d->slot);
-        if (code == 0) code = send(d, s, at == 1, n);
-        if (code == 0 && trees) code = collect(d, s, 1 - d->slot);
-        n = code == 0 ? next_parts(d, s, at) : 0;
-        proposes = proposes || d->steps[1 - d->slot].num > 0;
-    }
-    // Of chunks alone there is nothing to wait for.
-    for (int i = 0; i < 2 && proposes && code == 0; i++) code = collect(d, s, (d->slot + i) % 2);
+    const int code =
+        d->num_engines > 1 ? follow_heads(d, s, &proposes) : follow_alone(d, s, trees, &proposes);
     if (code != 0 || !proposes) return code;
     end_trees(d, s);
     out->num_proposals = d->count;

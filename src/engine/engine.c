@@ -587,24 +587,26 @@ static int take_place(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return msgl__ranks_start(o, &e->place, err);
 }
 
-// What the model's folder is, without its weights; mtp: its head for multi-token prediction.
-static int open_folder(msgl_engine *e, const msgl_options *o, bool mtp, const msgl_moe_desc **moe,
-                       msgl_err *err)
+// What the model's folder is, without its weights; role: of a draft model, else NULL.
+static int open_folder(msgl_engine *e, const msgl_options *o, const msgl_draft_role *role,
+                       const msgl_moe_desc **moe, msgl_err *err)
 {
-    int code = e->parent == NULL ? msgl__options_check(o, err) : 0;
+    msgl_model_config *c = &e->model.cfg;
+    int code = role == NULL ? msgl__options_check(o, err) : 0;
     if (code == 0) {
-        code = (mtp ? msgl__model_config_load_mtp : msgl__model_config_load)(o->model_dir,
-                                                                             &e->model.cfg, err);
+        code = role != NULL && role->in_target
+                   ? msgl__model_config_load_mtp(o->model_dir, role->ahead, c, err)
+                   : msgl__model_config_load(o->model_dir, c, err);
     }
-    if (code == 0 && e->parent == NULL && e->model.cfg.decoder.head.kind != MSGL_HEAD_NONE) {
+    if (code == 0 && role == NULL && c->decoder.head.kind != MSGL_HEAD_NONE) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "%s is a draft head (%s) and no model; allowed: as "
                              "--speculative-draft-model-path",
-                             msgl__path_shown(o->model_dir), e->model.cfg.arch->name);
+                             msgl__path_shown(o->model_dir), c->arch->name);
     }
     if (code == 0) code = msgl__pool_choose(e, o, err);
     if (code == 0) code = msgl__moe_select(o->moe_backend, moe, err);
-    if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
+    if (code == 0) e->info.dtype = dtype_of(o->dtype, c->dtype);
     e->deterministic = o->deterministic;
     e->returns_hidden = o->return_hidden_states && e->info.pooling == MSGL_POOL_NONE;
     return code;
@@ -657,7 +659,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
                  msgl_err *err)
 {
     const msgl_moe_desc *moe = NULL;
-    int code = open_folder(e, o, false, &moe, err);
+    int code = open_folder(e, o, NULL, &moe, err);
     if (code == 0) code = take_place(e, o, err);
     if (code == 0) code = open_device(e, o, heartbeat, err);
     if (code == 0) code = choose(e, o, moe, err);
@@ -690,7 +692,7 @@ static void set_runner(msgl_engine *e)
         .cut = msgl__states_cut(e),
         .whole_prompts = e->model.cfg.arch->family->encodes,
         .max_drafts = e->max_drafts,
-        .max_propose = e->draft != NULL ? MSGL_MAX_PROPOSALS : 0,
+        .max_propose = e->draft != NULL ? msgl__draft_model_most(e->draft) : 0,
         .max_adapters = msgl__engine_adapters(e),
         .max_row_values = msgl__row_values_most(e),
         .hidden_size = e->returns_hidden ? e->model.cfg.hidden_size : 0,
@@ -723,24 +725,27 @@ static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
 }
 
 // A head takes what it shares with its target from there, or on several ranks, which have shards,
-// from a copy of its own.
-static int take_ends(msgl_engine *e, msgl_err *err)
+// from a copy of its own, which the first of several heads has for all.
+static int take_ends(msgl_engine *e, const msgl_draft_role *role, msgl_err *err)
 {
     const msgl_head_config *head = &e->model.cfg.decoder.head;
     const msgl_model *target = &e->parent->model;
     if (head->kind == MSGL_HEAD_NONE) return 0;
     msgl__hidden_of_head(e);
-    e->model.target.of = target->target.ranks > 1 ? &e->ends : target;
-    return target->target.ranks > 1 ? msgl__model_build_ends(&e->ends, target, head, err) : 0;
+    const bool copies = target->target.ranks > 1 && role->first == NULL;
+    e->model.target.of = role->first != NULL ? role->first->model.target.of
+                         : copies            ? &e->ends
+                                             : target;
+    return copies ? msgl__model_build_ends(&e->ends, target, head, err) : 0;
 }
 
-int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, bool head,
-                            bool in_target, msgl_engine **out, msgl_err *err)
+int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o,
+                            const msgl_draft_role *role, msgl_engine **out, msgl_err *err)
 {
     msgl_engine *e = *out = msgl__calloc(1, sizeof *e);
     if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "draft model: out of memory");
     e->parent = parent;
-    e->shift = head;
+    e->shift = role->head ? 1 + role->ahead : 0;
     e->device = parent->device;
     e->device_props = parent->device_props;
     e->plugin = parent->plugin;
@@ -749,13 +754,13 @@ int msgl__engine_open_draft(const msgl_engine *parent, const msgl_options *o, bo
     e->loaders = parent->loaders;
     e->ordinal = parent->ordinal;
     e->sharing = parent->sharing;
-    e->first_event = MSGL_ENGINE_EVENTS;
+    e->first_event = MSGL_ENGINE_EVENTS + role->ahead * MSGL_ENGINE_STEP_SLOTS; // steps' alone
     e->model.target.ranks = e->model.target.expert_ranks = 1;
     msgl__comm_self_init(&e->alone);
     e->comm = &e->alone;
     const msgl_moe_desc *moe = NULL;
-    int code = open_folder(e, o, in_target, &moe, err);
-    if (code == 0) code = take_ends(e, err);
+    int code = open_folder(e, o, role, &moe, err);
+    if (code == 0) code = take_ends(e, role, err);
     return code == 0 ? choose(e, o, moe, err) : code;
 }
 
@@ -770,8 +775,9 @@ int msgl__engine_add_sizes(const msgl_engine *draft, msgl_memory_plan *p, msgl_e
         p->span_of[p->specs.count] = 0;
         p->specs.all[p->specs.count++] = draft->specs.all[g];
     }
-    p->draft_bytes = draft->ends.plan.bytes + draft->model.plan.bytes;
-    p->weight_bytes += p->draft_bytes;
+    const size_t bytes = draft->ends.plan.bytes + draft->model.plan.bytes;
+    p->draft_bytes += bytes;
+    p->weight_bytes += bytes;
     p->step_bytes += step_bytes(draft);
     p->staging_bytes += staging_bytes(draft);
     return 0;

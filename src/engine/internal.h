@@ -351,12 +351,21 @@ void msgl__engine_print(const msgl_options *o, const char *line);
 int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place, msgl_engine **out,
                              msgl_err *err);
 
+// What a draft model is to its target.
+typedef struct msgl_draft_role {
+    bool head;      // it is given hidden states
+    bool in_target; // it is in the target's files
+    // Of several heads there: for how many tokens further ahead it is than the first one, which has
+    // what they share; NULL: this is the first.
+    int32_t ahead;
+    const msgl_engine *first;
+} msgl_draft_role;
+
 // engine.c, of a draft model, in the order of the calls: an engine with all that is known without
 // memory, whose options are o; its sizes into the plan of e, whose groups are p->specs' first; its
 // share of the plan; memory, weights and graphs. On failure the caller destroys it.
-// head: it is given hidden states; in_target: it is in the target's files.
-int msgl__engine_open_draft(const msgl_engine *e, const msgl_options *o, bool head, bool in_target,
-                            msgl_engine **out, msgl_err *err);
+int msgl__engine_open_draft(const msgl_engine *e, const msgl_options *o,
+                            const msgl_draft_role *role, msgl_engine **out, msgl_err *err);
 int msgl__engine_add_sizes(const msgl_engine *draft, msgl_memory_plan *p, msgl_err *err);
 void msgl__engine_take_plan(msgl_engine *draft, const msgl_memory_plan *p, int32_t first_group);
 int msgl__engine_start_draft(msgl_engine *draft, const msgl_options *o, msgl_err *err);
@@ -371,7 +380,11 @@ int msgl__draft_model_plan(const msgl_draft_model *d, const char *target, msgl_m
 void msgl__draft_model_planned(msgl_draft_model *d, const msgl_memory_plan *p);
 int msgl__draft_model_start(msgl_draft_model *d, msgl_err *err);
 void msgl__draft_model_destroy(msgl_draft_model *d); // NULL is allowed
-msgl_engine *msgl__draft_model_engine(const msgl_draft_model *d);
+// Its engines: one, or of several heads each one's. most: drafts that it makes one behind the
+// other.
+msgl_engine *msgl__draft_model_engine(const msgl_draft_model *d, int32_t i);
+int32_t msgl__draft_model_engines(const msgl_draft_model *d);
+int32_t msgl__draft_model_most(const msgl_draft_model *d);
 int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msgl_step_result *out);
 
 // hidden.c. of_target, of_head: what e leaves, for a head of this config. bytes, create: of device

@@ -102,8 +102,10 @@ struct msgl_arch {
     // Reads the fields that are this architecture's own; failures go to the reader.
     void (*configure)(msgl_json_reader *r, msgl_model_config *c);
     // Not NULL: files have layers that predict tokens further ahead (MTP); makes *c, which is
-    // read, the config of such a head.
-    void (*mtp)(msgl_model_config *c);
+    // read, the config of such a head. mtp_several: there may be several, each for a token further
+    // ahead than the one before; `ahead` says which, from 0.
+    void (*mtp)(msgl_model_config *c, int32_t ahead);
+    bool mtp_several;
 };
 
 // registry.c

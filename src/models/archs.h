@@ -37,9 +37,9 @@ extern const msgl_arch msgl__arch_lfm2, msgl__arch_lfm2_moe, msgl__arch_granite_
 
 // draft_heads.c: heads that have folders; and msgl_arch.mtp of models whose files have one.
 extern const msgl_arch msgl__arch_eagle3, msgl__arch_eagle3_speculators, msgl__arch_qwen3_mtp;
-void msgl__mtp_of_qwen(msgl_model_config *c);
-void msgl__mtp_of_deepseek(msgl_model_config *c);
-void msgl__mtp_of_mimo(msgl_model_config *c);
-void msgl__mtp_of_nemotron(msgl_model_config *c);
+void msgl__mtp_of_qwen(msgl_model_config *c, int32_t ahead);
+void msgl__mtp_of_deepseek(msgl_model_config *c, int32_t ahead);
+void msgl__mtp_of_mimo(msgl_model_config *c, int32_t ahead);
+void msgl__mtp_of_nemotron(msgl_model_config *c, int32_t ahead);
 
 #endif

@@ -493,7 +493,8 @@ int msgl__model_config_load(const char *path, msgl_model_config *out, msgl_err *
     return msgl__checkpoint_format_of(path)->config(path, out, err);
 }
 
-int msgl__model_config_load_mtp(const char *path, msgl_model_config *out, msgl_err *err)
+int msgl__model_config_load_mtp(const char *path, int32_t ahead, msgl_model_config *out,
+                                msgl_err *err)
 {
     const int code = msgl__model_config_load(path, out, err);
     if (code != 0) return code;
@@ -502,7 +503,7 @@ int msgl__model_config_load_mtp(const char *path, msgl_model_config *out, msgl_e
                              "%s: %s has no layers that predict tokens further ahead (NEXTN)",
                              msgl__path_shown(path), out->arch->name);
     }
-    out->arch->mtp(out);
+    out->arch->mtp(out, ahead);
     return 0;
 }
 

@@ -57,9 +57,10 @@ typedef struct msgl_model_config {
 // are one line with file, field, what was found and what is allowed.
 int msgl__model_config_load(const char *path, msgl_model_config *out, msgl_err *err);
 
-// The same of the head for multi-token prediction that the model's files have; MSGL_EUNSUPPORTED:
-// minisgl knows of none in files of this architecture.
-int msgl__model_config_load_mtp(const char *path, msgl_model_config *out, msgl_err *err);
+// The same of the head for multi-token prediction that the model's files have, of several the one
+// `ahead` (msgl_arch.mtp); MSGL_EUNSUPPORTED: minisgl knows of none in files of this architecture.
+int msgl__model_config_load_mtp(const char *path, int32_t ahead, msgl_model_config *out,
+                                msgl_err *err);
 
 // For formats: the config of a folder with config.json and, when there, generation_config.json; and
 // the fields of these two files in whatever `r` reads. Return the reader's status.

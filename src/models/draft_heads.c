@@ -136,8 +136,9 @@ static void configure_qwen3_mtp(msgl_json_reader *r, msgl_model_config *c)
     memset(c->decoder.layer_flags, 0, sizeof c->decoder.layer_flags);
 }
 
-void msgl__mtp_of_qwen(msgl_model_config *c)
+void msgl__mtp_of_qwen(msgl_model_config *c, int32_t ahead)
 {
+    (void)ahead;
     // As the layers of full attention, of which the last one is.
     const uint8_t flags = c->decoder.layer_flags[c->num_layers - 1] & MSGL_LAYER_SPARSE;
     make_mtp(c, "mtp.");
@@ -165,23 +166,25 @@ static void make_mtp_layers(msgl_model_config *c, const char *prefix, int32_t fi
     h->in_target = true;
 }
 
-void msgl__mtp_of_deepseek(msgl_model_config *c)
+void msgl__mtp_of_deepseek(msgl_model_config *c, int32_t ahead)
 {
+    (void)ahead;
     const int32_t layer = c->num_layers;
     const uint8_t flags = c->decoder.layer_flags[layer - 1];
     make_mtp_layers(c, c->decoder.names.prefix, layer, &flags, 1, "shared_head.norm");
 }
 
-void msgl__mtp_of_mimo(msgl_model_config *c)
+void msgl__mtp_of_mimo(msgl_model_config *c, int32_t ahead)
 {
     // Dense, with the window, and rotating as the target's layers that have one.
     const uint8_t flags = MSGL_LAYER_SLIDING | MSGL_LAYER_SECOND_ROPE;
     c->decoder.names.ffn_norm = "pre_mlp_layernorm";
-    make_mtp_layers(c, "model.mtp.", 0, &flags, 1, "final_layernorm");
+    make_mtp_layers(c, "model.mtp.", ahead, &flags, 1, "final_layernorm");
 }
 
-void msgl__mtp_of_nemotron(msgl_model_config *c)
+void msgl__mtp_of_nemotron(msgl_model_config *c, int32_t ahead)
 {
+    (void)ahead;
     // Attention alone, then a feed-forward block alone, of experts where the target has some.
     const uint8_t sparse = c->decoder.num_experts > 0 ? MSGL_LAYER_SPARSE : 0;
     const uint8_t flags[] = {MSGL_LAYER_NO_FFN, MSGL_LAYER_NO_MIXER | sparse};

@@ -75,6 +75,7 @@ const msgl_arch msgl__arch_mimo_v2_flash = {
     .ignored = {"model.mtp."},
     .ignores_layers_behind = true, // as files of GGUF have what predicts further tokens
     .mtp = msgl__mtp_of_mimo,
+    .mtp_several = true,
     .fixed = {{"n_group", 1}, {"topk_group", 1}},
     .configure = configure,
 };

@@ -129,6 +129,11 @@ static void turn_eh_proj(contents *c)
     turn(c, "model.mtp.layers.0.eh_proj.weight");
 }
 
+static void turn_second_eh_proj(contents *c)
+{
+    turn(c, "model.mtp.layers.1.eh_proj.weight");
+}
+
 static void no_sinks(contents *c)
 {
     rename_tensor(c, "model.mtp.layers.0.self_attn.attention_sink_bias", "model.mtp.x");
@@ -366,6 +371,7 @@ static void test_own_files(void **state)
     } broken[] = {
         {turn_eh_proj, "/model.safetensors: tensor model.mtp.layers.0.eh_proj.weight: shape: found "
                        "[64, 32], expected [32, 64]"},
+        {turn_second_eh_proj, "tensor model.mtp.layers.1.eh_proj.weight: shape: found [64, 32]"},
         {no_sinks, "tensor model.mtp.layers.0.self_attn.attention_sink_bias: missing"},
     };
     for (size_t i = 0; i < MSGL_COUNT(broken); i++) {

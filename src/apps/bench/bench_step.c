@@ -356,6 +356,11 @@ static int open_engine(msgl_step_bench *b, const msgl_args *a, const step_lists 
     msgl_free(dir);
     if (rc != 0) return rc;
     b->runner = msgl__engine_runner(b->engine);
+    if (b->proposes && b->depth > b->runner->max_propose) {
+        return msgl__err_set(err, MSGL_ELIMIT,
+                             "--drafts %d: allowed: up to %d, a head's draft each", b->depth,
+                             (int)b->runner->max_propose);
+    }
     b->info = msgl__engine_info(b->engine);
     for (int s = 0; s < 2; s++) {
         b->reqs[s] = msgl__calloc((size_t)b->info->max_running, sizeof *b->reqs[s]);
