@@ -41,6 +41,7 @@ enum { MOST_ENGINES = 4 };
 typedef struct draft_row {
     uint64_t uid; // whose tokens they are
     int32_t len;  // those that have K and V
+    int32_t past; // of several heads: the last ones whose states are kept
 } draft_row;
 
 struct msgl_draft_model {
@@ -50,10 +51,12 @@ struct msgl_draft_model {
     msgl_options options;
     bool in_target; // a head in the target's files
     int32_t target_vocab;
-    draft_row *rows;       // [max_running]
-    msgl_batch_req *parts; // [2, max_running] of the step being built: as they come, in order
-    int32_t *part_req;     // [max_running] the target's request that each part is of
-    int32_t *part_state;   // [max_running] of a chain: the head's state that its row reads
+    draft_row *rows;         // [max_running]
+    msgl_batch_req *parts;   // [2, max_running] of the step being built: as they come, in order
+    int32_t *part_req;       // [max_running] the target's request that each part is of
+    int32_t *part_state;     // [max_running] of a chain: the head's state that its row reads
+    int32_t *part_past;      // [max_running] of several heads: kept states of tokens before it
+    msgl_hidden_keep *keeps; // [max_running * heads behind the first] of the step being built
     draft_step steps[MOST_ENGINES][2];
     int32_t slot;       // of steps, the next one's; of several heads, of each one's
     int32_t *from_rows; // [max_step_tokens] of a head: rows of the states of the step being built
@@ -160,6 +163,8 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
     d->parts = msgl__calloc(2 * n, sizeof *d->parts);
     d->part_req = msgl__calloc(n, sizeof *d->part_req);
     d->part_state = msgl__calloc(n, sizeof *d->part_state);
+    d->part_past = msgl__calloc(n, sizeof *d->part_past);
+    d->keeps = msgl__calloc(n * MOST_ENGINES, sizeof *d->keeps);
     d->count = msgl__calloc(n, sizeof *d->count);
     d->drafts = msgl__calloc(n * MSGL_MAX_DRAFTS, sizeof *d->drafts);
     d->parents = msgl__calloc(n * MSGL_MAX_DRAFTS, sizeof *d->parents);
@@ -172,8 +177,9 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
                                    .target_vocab = d->target_vocab};
     bool ok = msgl__drawing_create(&d->drawing, d->engine->topk, (int32_t)n) == 0 &&
               d->parents != NULL && d->shares != NULL && d->from_rows != NULL &&
-              d->part_state != NULL && d->rows != NULL && d->parts != NULL && d->part_req != NULL &&
-              d->count != NULL && d->drafts != NULL && d->ended != NULL;
+              d->part_state != NULL && d->part_past != NULL && d->keeps != NULL &&
+              d->rows != NULL && d->parts != NULL && d->part_req != NULL && d->count != NULL &&
+              d->drafts != NULL && d->ended != NULL;
     for (int32_t i = 0; i < 2 * d->num_engines; i++) {
         draft_step *step = &d->steps[i / 2][i % 2];
         step->of = msgl__calloc(n, sizeof *step->of);
@@ -237,6 +243,7 @@ static int open_draft(msgl_engine *e, const msgl_options *o, int algorithm, msgl
     const bool several = d->in_target && e->model.cfg.arch->mtp_several && e->topk == 1;
     while (code == 0 && several && has_another(e, d)) code = open_engine(e, o, algorithm, err);
     if (code == 0) code = allocate(d, err);
+    e->hidden.past = d->num_engines - 1;
     return of_flag(d, code, err);
 }
 
@@ -336,6 +343,8 @@ void msgl__draft_model_destroy(msgl_draft_model *d)
     msgl__free(d->parts);
     msgl__free(d->part_req);
     msgl__free(d->part_state);
+    msgl__free(d->part_past);
+    msgl__free(d->keeps);
     msgl__free(d->count);
     msgl__free(d->drafts);
     msgl__free(d->parents);
@@ -423,6 +432,7 @@ static void tokens_of(msgl_draft_model *d, const msgl_engine_step *s, int32_t i,
         *row = (draft_row){.uid = r->uid, .len = r->cached_len};
     }
     if (d->engine->shift > 0) { // rows whose states the target's step has left
+        if (row->len != r->cached_len) row->past = 0;
         row->len = *begin = r->cached_len;
         *end = answer ? r->cached_len + chosen : r->device_len;
         if (s->status[i] != 0 || (answer && !drafts)) *end = *begin;
@@ -456,8 +466,12 @@ static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
         room -= end - begin;
         d->parts[n] = part_of(r, begin, end, all && r->sample && r->propose > 0);
         if (draws(r)) ask(d, &d->parts[n]);
+        draft_row *row = &d->rows[r->table_idx];
+        const int32_t past = row->past + end - begin, most = d->num_engines - 1;
+        d->part_past[n] = row->past;
         d->part_req[n++] = i;
-        d->rows[r->table_idx].len = end;
+        row->len = end;
+        row->past = past < most ? past : most;
     }
     return n;
 }
@@ -467,19 +481,41 @@ static bool is_single(const msgl_batch_req *r)
     return r->logits_from == 0 && msgl__extend_len(r) == 1;
 }
 
-// Of a head: which of the states that the target's step s has left those of part k's tokens are.
-// They are those of an answer's rows that its tokens were chosen from.
+// Of a head: which of the states that the target's step s has left those of part k's tokens from
+// `begin` on are. They are those of an answer's rows that its tokens were chosen from, and of
+// tokens before the step those that are kept.
 static void find_targets(const msgl_draft_model *d, const msgl_engine_step *s, int32_t k,
-                         int32_t *states)
+                         int32_t begin, int32_t *states)
 {
     const msgl_batch_req *part = &d->parts[k];
-    const int32_t req = d->part_req[k], from = part->cached_len - s->reqs[req].cached_len;
+    const int32_t req = d->part_req[k], cached = s->reqs[req].cached_len;
     const int32_t *chosen = s->reqs[req].num_drafts > 0 ? s->chosen_row + s->cu_tokens[req] : NULL;
     int32_t first = 0;
     for (int32_t i = 0; i < req; i++) first += msgl__extend_len(&s->reqs[i]);
-    for (int32_t t = 0; t < msgl__extend_len(part); t++) {
-        states[t] = first + (chosen != NULL ? chosen[from + t] : from + t);
+    for (int32_t p = begin; p < part->device_len; p++) {
+        const int32_t at = p - cached;
+        *states++ =
+            at < 0 ? msgl__hidden_kept(d->engine->parent, s->batch.step_slot, part->table_idx, p)
+                   : first + (chosen != NULL ? chosen[at] : at);
     }
+}
+
+// What is kept of the first head's n parts, behind all heads' steps; how many.
+static int32_t find_keeps(msgl_draft_model *d, const msgl_engine_step *s, int32_t n)
+{
+    int32_t rows[MOST_ENGINES], num = 0;
+    for (int32_t k = 0; k < n; k++) {
+        const msgl_batch_req *part = &d->parts[k];
+        const int32_t most = d->num_engines - 1, end = part->device_len;
+        const int32_t begin = end - part->cached_len > most ? end - most : part->cached_len;
+        find_targets(d, s, k, begin, rows);
+        for (int32_t p = begin; p < end; p++) {
+            d->keeps[num++] = (msgl_hidden_keep){
+                .row = rows[p - begin],
+                .to = msgl__hidden_kept(d->engine->parent, s->batch.step_slot, part->table_idx, p)};
+        }
+    }
+    return num;
 }
 
 // The same of those that the head itself has left.
@@ -495,8 +531,10 @@ static void find_own(const msgl_draft_model *d, int32_t k, int32_t *states)
 }
 
 // Submits n parts to engine i, single tokens first, as an engine wants them, behind the target's
-// step s; targets: whose states it reads, not those of the head's last step.
-static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t i, bool targets, int32_t n)
+// step s; targets: whose states it reads, not those of the head's last step. num_keeps: of
+// d->keeps.
+static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t i, bool targets, int32_t n,
+                int32_t num_keeps)
 {
     msgl_engine *e = d->engines[i];
     draft_step *step = &d->steps[i][d->slot];
@@ -510,7 +548,9 @@ static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t i, bool 
             const msgl_batch_req *part = &d->parts[k];
             if (is_single(part) != (single != 0)) continue;
             b.reqs[b.size++] = *part;
-            if (head && targets) find_targets(d, s, k, d->from_rows + b.num_tokens);
+            if (head && targets) {
+                find_targets(d, s, k, part->cached_len, d->from_rows + b.num_tokens);
+            }
             if (head && !targets) find_own(d, k, d->from_rows + b.num_tokens);
             b.num_tokens += msgl__extend_len(part);
             b.num_decode += single;
@@ -525,7 +565,9 @@ static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t i, bool 
     const msgl_hidden_source from = {.of = targets ? e->parent : e,
                                      .slot = targets ? s->batch.step_slot : 0,
                                      .rows = d->from_rows,
-                                     .to_row = to_row};
+                                     .to_row = to_row,
+                                     .keeps = d->keeps,
+                                     .num_keeps = num_keeps};
     const int code = msgl__engine_submit_head(e, &b, head ? &from : NULL);
     step->in_flight = code == 0;
     return code;
@@ -591,7 +633,7 @@ static int follow_alone(msgl_draft_model *d, const msgl_engine_step *s, bool tre
     int code = 0;
     for (int32_t at = 1; n > 0 && code == 0; at++) {
         code = collect(d, s, 0, d->slot);
-        if (code == 0) code = send(d, s, 0, at == 1, n);
+        if (code == 0) code = send(d, s, 0, at == 1, n, 0);
         d->slot = 1 - d->slot;
         if (code == 0 && trees) code = collect(d, s, 0, 1 - d->slot);
         n = code == 0 ? next_parts(d, s, at) : 0;
@@ -603,20 +645,34 @@ static int follow_alone(msgl_draft_model *d, const msgl_engine_step *s, bool tre
     return code;
 }
 
-// Of the n parts of the head before, those of head `at`: chunks, whose K and V it will want, and
-// answers that get a draft of it.
+// How many heads part k is for: of a chunk all, which will want its K and V.
+static int32_t heads_of(const msgl_draft_model *d, const msgl_engine_step *s, int32_t k)
+{
+    const int32_t req = d->part_req[k], most = d->num_engines, asked = s->reqs[req].propose;
+    return is_answer(s, req) && asked < most ? asked : most;
+}
+
+// Of the n parts of the head before, those of head `at`. It begins one token before that: then the
+// token that its row reads was a draft, or not known.
 static int32_t parts_of_head(msgl_draft_model *d, const msgl_engine_step *s, int32_t at, int32_t n)
 {
-    int32_t kept = 0;
+    int32_t kept = 0, room = d->engine->max_step_tokens;
+    for (int32_t k = 0; k < n; k++) room -= msgl__extend_len(&d->parts[k]);
     for (int32_t k = 0; k < n; k++) {
-        const int32_t req = d->part_req[k];
         msgl_batch_req part = d->parts[k];
+        const int32_t req = d->part_req[k], past = d->part_past[k];
+        if (heads_of(d, s, k) <= at) continue;
+        if (past >= at && room > 0) {
+            part.cached_len--;
+            part.logits_from++;
+            room--;
+        }
         if (s->reqs[req].propose <= at) {
-            if (is_answer(s, req)) continue;
             part.sample = false;
             part.logits_from = msgl__extend_len(&part);
         }
         d->parts[kept] = part;
+        d->part_past[kept] = past;
         d->part_req[kept++] = req;
     }
     return kept;
@@ -625,19 +681,19 @@ static int32_t parts_of_head(msgl_draft_model *d, const msgl_engine_step *s, int
 // Each head in its turn: the one of the next token, then that of the token behind it.
 static int follow_heads(msgl_draft_model *d, const msgl_engine_step *s, bool *proposes)
 {
-    int32_t n = first_parts(d, s);
+    int32_t n = first_parts(d, s), heads = 0;
+    const int32_t num_keeps = find_keeps(d, s, n);
+    for (int32_t k = 0; k < n; k++) {
+        if (heads_of(d, s, k) > heads) heads = heads_of(d, s, k);
+    }
     int code = 0;
-    for (int32_t i = 0; i < d->num_engines && code == 0; i++) {
+    for (int32_t i = 0; i < heads && code == 0; i++) {
         if (i > 0) n = parts_of_head(d, s, i, n);
-        if (n == 0) break;
         code = collect(d, s, i, d->slot);
-        if (code == 0) code = send(d, s, i, true, n);
+        if (code == 0) code = send(d, s, i, true, n, i == heads - 1 ? num_keeps : 0);
         *proposes = *proposes || d->steps[i][d->slot].num > 0;
     }
-    // What is left of an earlier step of chunks has no drafts.
-    for (int32_t i = 0; i < d->num_engines && *proposes && code == 0; i++) {
-        code = collect(d, s, i, d->slot);
-    }
+    for (int32_t i = 0; i < heads && *proposes && code == 0; i++) code = collect(d, s, i, d->slot);
     d->slot = 1 - d->slot;
     return code;
 }

@@ -4,6 +4,8 @@
 // leaves those of its rows in a place of its step slot, behind everything else it computes; a
 // head's step gathers from there what it reads. Both are in the device's queue, so the host only
 // says which rows.
+#include <string.h>
+
 #include "engine/internal.h"
 #include "models/decoder.h"
 
@@ -38,7 +40,10 @@ void msgl__hidden_of_head(msgl_engine *e)
 
 int32_t msgl__hidden_rows(const msgl_engine *e)
 {
-    return e->parent == NULL ? e->max_step_tokens : e->max_running + MSGL_MAX_STEP_DRAFTS;
+    enum { WHOLE_LINES = 16 }; // so that the planes behind begin at some
+    const int32_t rows =
+        e->parent == NULL ? e->max_step_tokens : e->max_running + MSGL_MAX_STEP_DRAFTS;
+    return e->hidden.past > 0 ? (int32_t)msgl__round_up((size_t)rows, WHOLE_LINES) : rows;
 }
 
 static int32_t num_places(const msgl_engine *e)
@@ -49,6 +54,18 @@ static int32_t num_places(const msgl_engine *e)
 bool msgl__hidden_all_rows(const msgl_engine *e)
 {
     return e->hidden.all_rows;
+}
+
+int32_t msgl__hidden_kept(const msgl_engine *e, int32_t slot, int32_t table_idx, int32_t position)
+{
+    const msgl_engine_hidden *h = &e->hidden;
+    return (num_places(e) - slot) * h->rows + table_idx * h->past + position % h->past;
+}
+
+// Those that are kept, behind the last plane.
+static size_t kept_rows(const msgl_engine *e)
+{
+    return (size_t)e->max_running * (size_t)e->hidden.past;
 }
 
 // What a head reads for a row: of its own, or of the target.
@@ -80,12 +97,34 @@ size_t msgl__hidden_bytes(const msgl_engine *e)
     const size_t graphs = (size_t)e->max_seqs;
     size_t sum =
         (size_t)h->num * ((size_t)num_places(e) * plane_bytes(e, (size_t)msgl__hidden_rows(e)) +
-                          plane_bytes(e, graphs));
+                          plane_bytes(e, graphs)) +
+        plane_bytes(e, kept_rows(e));
     if (msgl__hidden_all_rows(e)) sum += plane_bytes(e, (size_t)e->max_step_tokens);
     if (e->parent == NULL) return sum;
     const size_t tokens = (size_t)e->max_step_tokens;
     return sum + in_bytes(e) + raw_bytes(e) + tokens * (size_t)states_a_row(e) * sizeof(int32_t) +
            (size_t)e->model.cfg.vocab_size * sizeof(int32_t);
+}
+
+// The places of step slots, with past states as one block.
+static void take_places(msgl_engine *e, int *code, msgl_err *err)
+{
+    msgl_engine_hidden *h = &e->hidden;
+    const size_t rows = (size_t)h->rows, places = (size_t)num_places(e);
+    const size_t all = places * rows + kept_rows(e);
+    const size_t bytes = rows * (size_t)h->dim * msgl__dtype_size(e->model.target.act);
+    for (size_t i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
+        if (i >= places) {
+            h->out[i] = h->out[0];
+        } else if (h->past == 0) {
+            h->out[i] =
+                msgl__engine_take(e, (size_t)h->num, plane_bytes(e, rows), false, code, err);
+        } else if (i == 0) {
+            h->out[i] = msgl__engine_take(e, 1, plane_bytes(e, all), false, code, err);
+        } else if (*code == 0) {
+            h->out[i] = (char *)h->out[i - 1] + bytes;
+        }
+    }
 }
 
 int msgl__hidden_create(msgl_engine *e, msgl_err *err)
@@ -94,13 +133,8 @@ int msgl__hidden_create(msgl_engine *e, msgl_err *err)
     int code = 0;
     if (h->kind == MSGL_HIDDEN_NONE) return 0;
     h->rows = msgl__hidden_rows(e);
-    const size_t num = (size_t)h->num, rows = (size_t)h->rows;
-    for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
-        h->out[i] = i < num_places(e)
-                        ? msgl__engine_take(e, num, plane_bytes(e, rows), false, &code, err)
-                        : h->out[0];
-    }
-    const size_t graphs = (size_t)e->max_seqs;
+    const size_t num = (size_t)h->num, graphs = (size_t)e->max_seqs;
+    take_places(e, &code, err);
     h->graph = msgl__engine_take(e, num, plane_bytes(e, graphs), false, &code, err);
     if (e->parent == NULL) return code;
     const size_t states = (size_t)e->max_step_tokens * (size_t)states_a_row(e);
@@ -112,7 +146,10 @@ int msgl__hidden_create(msgl_engine *e, msgl_err *err)
     h->raw = msgl__engine_take(e, 1, raw_bytes(e), false, &code, err);
     h->index = msgl__engine_take(e, states, sizeof *h->index, false, &code, err);
     for (int i = 0; i < MSGL_ENGINE_STEP_SLOTS; i++) {
-        e->steps[i].from_index = msgl__engine_take(e, states, sizeof *h->index, true, &code, err);
+        msgl_engine_step *s = &e->steps[i];
+        s->from_index = msgl__engine_take(e, states, sizeof *h->index, true, &code, err);
+        if (e->parent->hidden.past == 0) continue;
+        s->keeps = msgl__engine_take(e, kept_rows(e->parent), sizeof *s->keeps, true, &code, err);
     }
     return code;
 }
@@ -140,6 +177,10 @@ void msgl__hidden_stage(msgl_engine_step *s, const msgl_hidden_source *from)
     s->from = from->of;
     s->from_slot = from->slot;
     s->to_row = from->to_row;
+    s->num_keeps = from->num_keeps;
+    if (s->num_keeps > 0) {
+        memcpy(s->keeps, from->keeps, (size_t)s->num_keeps * sizeof *s->keeps);
+    }
     for (int32_t t = 0; t < s->batch.num_tokens; t++) {
         for (int32_t i = 0; i < num; i++) {
             s->from_index[t * num + i] = i * from->of->hidden.rows + from->rows[t];
@@ -157,6 +198,12 @@ void msgl__hidden_take(msgl_engine *e, const msgl_engine_step *s)
     e->device->ops->copy_in(e->device, h->index, s->from_index, (size_t)n * sizeof *h->index);
     e->kernels.moe.gather(&e->exec, of->out[s->from_slot], h->index, n, 1, of->dim,
                           product ? h->raw : h->in);
+    const size_t row = (size_t)of->dim * msgl__dtype_size(e->model.target.act);
+    char *states = of->out[s->from_slot];
+    for (int32_t i = 0; i < s->num_keeps; i++) {
+        e->device->ops->copy(e->device, states + (size_t)s->keeps[i].to * row,
+                             states + (size_t)s->keeps[i].row * row, row);
+    }
     if (!product) return;
     msgl_forward f = {.x = &e->exec, .k = &e->kernels, .comm = e->comm};
     e->model.cfg.arch->family->take_states(&e->model, &f, h->raw, tokens, h->in);

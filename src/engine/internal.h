@@ -103,6 +103,9 @@ typedef struct msgl_engine_hidden {
     // [num, rows, dim] of the step in a slot; a head's steps leave theirs in one place, behind each
     // other, as the rows of a tree read those of several.
     void *out[MSGL_ENGINE_STEP_SLOTS];
+    // Of a target with several heads: of each running request's last tokens so many states are
+    // kept, [max_running, past, dim] behind the last slot's. That of position p is the p % past-th.
+    int32_t past;
     void *graph; // [num, max_seqs, dim] where a captured step leaves them
     // Of a head: [max_step_tokens, dim] what its step reads, and EAGLE-3's of the target before
     // their product; rows to gather; [vocab_size] the target's ids of its own, or NULL.
@@ -110,13 +113,20 @@ typedef struct msgl_engine_hidden {
     int32_t *index, *draft_ids;
 } msgl_engine_hidden;
 
+// A state that is kept: from row `row` of a slot to row `to` of the same.
+typedef struct msgl_hidden_keep {
+    int32_t row, to;
+} msgl_hidden_keep;
+
 // Where a head's step finds the states of its tokens: whose, of which step slot and, [num_tokens],
 // in which rows; and where it leaves its own.
 typedef struct msgl_hidden_source {
     const struct msgl_engine *of;
     int32_t slot;
     const int32_t *rows;
-    int32_t to_row; // where those that the step leaves begin
+    int32_t to_row;                // where those that the step leaves begin
+    const msgl_hidden_keep *keeps; // [num_keeps] what is kept of the source behind the step
+    int32_t num_keeps;
 } msgl_hidden_source;
 
 // What a request wants beside each of its records.
@@ -159,7 +169,9 @@ typedef struct msgl_engine_step {
     struct msgl_lora_step *lora; // rows that have adapters; NULL: none has
     const msgl_engine *from;     // of a head: whose states it reads, and of which slot
     int32_t from_slot, to_row;
-    int32_t *from_index;  // [num_tokens, states a row] places in its planes
+    int32_t *from_index;     // [num_tokens, states a row] places in its planes
+    msgl_hidden_keep *keeps; // [num_keeps]
+    int32_t num_keeps;
     int32_t *sample_mask; // [num_samples] which of the masks it has, -1: none
     uint32_t *masks;      // [num_masks, words], as the scheduler made them
     int32_t num_masks;
@@ -392,6 +404,8 @@ int msgl__draft_model_follow(msgl_draft_model *d, const msgl_engine_step *s, msg
 void msgl__hidden_of_target(msgl_engine *e, const msgl_model_config *head);
 void msgl__hidden_of_head(msgl_engine *e);
 bool msgl__hidden_all_rows(const msgl_engine *e);
+// The row that the kept state of a request's token at a position is, seen from this slot.
+int32_t msgl__hidden_kept(const msgl_engine *e, int32_t slot, int32_t table_idx, int32_t position);
 int32_t msgl__hidden_rows(const msgl_engine *e); // that there is room for in one place
 size_t msgl__hidden_bytes(const msgl_engine *e);
 int msgl__hidden_create(msgl_engine *e, msgl_err *err);

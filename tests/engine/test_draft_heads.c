@@ -108,6 +108,8 @@ static void compare(const vectors *v, const seen *s)
     if (!(worst < 1e-3)) fail_msg("%s: logits differ by %g", v->name, worst);
 }
 
+enum { LAST = -1 }; // chunk: all but the last
+
 // chunk: tokens of the prompt that are computed before the others; 0: none.
 static void check(const vectors *v, int32_t chunk, const harness_target *t)
 {
@@ -117,6 +119,7 @@ static void check(const vectors *v, int32_t chunk, const harness_target *t)
     snprintf(path, sizeof path, VECTORS "%s/drafts.json", v->name);
     const int32_t n = load_ids(path, "ids", ids, MAX_IDS) - 1;
     const int32_t num = load_ids(path, "drafts", drafts, DRAFTS);
+    if (chunk == LAST) chunk = n - 1;
     harness h;
     open_model(&h, target, draft, v->algorithm, t);
     const msgl_draft_model *d = h.e->draft;
@@ -171,6 +174,7 @@ static void test_chains(void **state)
         if (!runs_here(&CASES[i])) continue;
         check(&CASES[i], 0, &(harness_target){0});
         check(&CASES[i], 5, &(harness_target){0});
+        check(&CASES[i], LAST, &(harness_target){0});
     }
 }
 
@@ -288,6 +292,56 @@ static msgl_batch_req verify(const harness *h, int32_t n, int32_t len, drafts *d
     r.draft_parents = d->parents;
     r.propose_nodes = NODES;
     return r;
+}
+
+// What heads say behind an answer whose drafts were mostly wrong is what they say behind the same
+// tokens as a prompt: nothing of wrong drafts stays.
+static void test_behind_answers(void **state)
+{
+    (void)state;
+    enum { STEPS = 6, MORE = STEPS * (DRAFTS + 1) };
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        const vectors *v = &CASES[i];
+        char path[256], target[256], draft[256];
+        int32_t tokens[MAX_IDS + MORE], said[DRAFTS], num = 0, wrong = 0;
+        harness h;
+        drafts d;
+        if (v->demo || !runs_here(v)) continue;
+        snprintf(path, sizeof path, VECTORS "%s/drafts.json", v->name);
+        (void)load_ids(path, "ids", tokens, MAX_IDS);
+        const int32_t n = ask(&h, v, &(harness_target){0}, MORE);
+        // A scheduler says which states a step begins with: test_with_engine.c.
+        const msgl_cache_layout *c = &h.info->cache;
+        const bool states = c->spans[c->num_spans - 1].kind == MSGL_SPAN_STATE;
+        for (int32_t step = 0; step < STEPS && !states; step++) {
+            msgl_batch_req r = verify(&h, n, n + num, &d);
+            harness_step(&h, MSGL_PREFILL, &r, 1);
+            wrong += h.result.cu_tokens[1] <= r.num_drafts;
+            for (int32_t k = 0; k < h.result.cu_tokens[1]; k++) {
+                tokens[n + 1 + num++] = h.result.tokens[k];
+            }
+        }
+        assert_true(states || wrong > STEPS / 2);
+        const int32_t all = h.result.num_proposals[0];
+        memcpy(said, h.result.proposals, (size_t)all * sizeof *said);
+        harness_close(&h);
+        if (states) continue;
+        folders(v, target, draft);
+        open_model(&h, target, draft, v->algorithm, &(harness_target){0});
+        harness_pages(&h, 0, n + num + DRAFTS + 2);
+        harness_tokens(&h, 0, tokens, n + num);
+        msgl_batch_req r = harness_req(0, 0, n + num);
+        r.logits_from = n + num - 1;
+        r.prompt_len = n + num;
+        r.propose = DRAFTS;
+        harness_step(&h, MSGL_PREFILL, &r, 1);
+        if (h.result.tokens[0] != tokens[n + num]) fail_msg("%s: another answer", v->name);
+        assert_int_equal(h.result.num_proposals[0], all);
+        if (memcmp(h.result.proposals, said, (size_t)all * sizeof *said) != 0) {
+            fail_msg("%s: other drafts", v->name);
+        }
+        harness_close(&h);
+    }
 }
 
 enum { TOKENS = 60, EOS = 6137 }; // <|im_end|>, of models/demo/config.json
@@ -420,9 +474,9 @@ static void test_rank_killed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chains),
-                                       cmocka_unit_test(test_acceptance),
-                                       cmocka_unit_test(test_trees)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chains), cmocka_unit_test(test_behind_answers),
+        cmocka_unit_test(test_acceptance), cmocka_unit_test(test_trees)};
     const struct CMUnitTest on_cpu[] = {
         cmocka_unit_test(test_chains_of_ranks), cmocka_unit_test(test_weights_of_ranks),
         cmocka_unit_test(test_rank_killed), cmocka_unit_test(test_auto)};
