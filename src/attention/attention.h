@@ -122,6 +122,9 @@ typedef struct msgl_attn_input {
     // elements for each of the three queries, one behind the other, and nothing between tokens.
     const void *q;
     size_t ld; // elements from token to token, a multiple of head_dim
+    // 0: results are dense. Or elements from token to token of these, of calls that have lists of
+    // chosen keys (device_lists), which are about one KV head of several.
+    size_t ld_out;
     // NULL, or the call that would have normed, rotated and stored these tokens before: attention
     // does it instead. q is then rope->qkv, the projection's output, which stays as it is; the pool
     // gets the same bits.

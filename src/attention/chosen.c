@@ -3,6 +3,7 @@
 
 #include "attention/fa/fa.h"
 #include "attention/paged.h"
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "core/round.h"
 #include "kernel/device.h"
@@ -10,17 +11,20 @@
 enum {
     ROWS = 64,                // tokens of a call
     DEVICE_SCORES = 64 << 20, // bytes of scores that a device holds at a time, about
+    // Of a device whose heads choose blocks: most tokens of a call, and bytes of scores and lists.
+    BLOCK_ROWS = 256,
+    DEVICE_BLOCKS = 64 << 20,
 };
 
 // Of a device with memory of its own.
 typedef struct chosen_device {
     msgl_device *dev; // NULL: there is none
     msgl_attn_backend *backend;
-    // The lists of a call's tokens, [ROWS, top_k], which are the backend's page table; 0, 1, 2,
-    // ..., [ROWS + 1]; scores.
+    // The lists of a call's tokens, [heads, rows, list_keys], which are the backend's page table;
+    // 0, 1, 2, ..., [heads * rows + 1].
     int32_t *table, *numbers;
-    float *scores;
-    size_t bytes; // of all, from table on
+    void *memory; // of both, and of what the kernels that choose write
+    size_t bytes;
 } chosen_device;
 
 struct msgl_attn_chosen {
@@ -30,15 +34,18 @@ struct msgl_attn_chosen {
     size_t page_stride;
     msgl_attn_choosing what;
     int32_t heads;                // KV heads
+    int32_t rows;                 // most tokens of a call
     int32_t list_keys;            // most of a list
     int32_t max_keys, max_scores; // of a request; scores of a token and head
     int32_t score_rows;           // tokens whose scores are held at a time
-    int32_t *keys, *counts; // of blocks: [heads, MSGL_INDEX_ROWS, list_keys], and without keys
+    int32_t *numbers;             // 0, 1, 2, ..., [heads * rows + 1]
+    // Where kernels write, the device's or this process's: [score_rows, heads, max_scores]; of
+    // blocks [heads, rows, list_keys], and [heads, rows].
+    float *scores;
+    int32_t *keys, *counts;
     msgl_attn_workspace ws;
     msgl_attn_work *works;
     msgl_attn_group *groups;
-    float *scores;                  // [score_rows, heads, max_scores]
-    int32_t cu_seqlens_q[ROWS + 1]; // 0, 1, 2, ...
     chosen_device device;
 };
 
@@ -47,13 +54,16 @@ void msgl__chosen_destroy(msgl_attn_chosen *c)
     if (c == NULL) return;
     chosen_device *d = &c->device;
     if (d->backend != NULL) d->backend->desc->destroy(d->backend);
-    if (d->table != NULL) d->dev->ops->free(d->dev, d->table, d->bytes);
+    if (d->memory != NULL) d->dev->ops->free(d->dev, d->memory, d->bytes);
     msgl__attn_workspace_destroy(&c->ws);
     msgl__free(c->works);
     msgl__free(c->groups);
-    msgl__free(c->scores);
-    msgl__free(c->keys);
-    msgl__free(c->counts);
+    msgl__free(c->numbers);
+    if (d->dev == NULL) {
+        msgl__free(c->scores);
+        msgl__free(c->keys);
+        msgl__free(c->counts);
+    }
     msgl__free(c);
 }
 
@@ -66,6 +76,13 @@ int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out
         *out = *d;
         if ((*d)->device_lists && msgl__attn_supports(*d, &n, &why) == 0) return 0;
     }
+    if (n.cache == MSGL_CACHE_KV) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention to chosen blocks (index_topk_blocks): no kernel on %s for "
+                             "%d query heads of %d elements in %s for each KV head",
+                             n.backends->device, (int)n.num_q_heads, (int)n.head_dim,
+                             msgl__dtype_name(n.kv_dtype));
+    }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "sparse attention (index_topk): no kernel on %s for %d heads over vectors "
                          "of %d + %d in %s; allowed: bfloat16, float16",
@@ -73,28 +90,56 @@ int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out
                          (int)(n.head_dim - n.v_dim), msgl__dtype_name(n.kv_dtype));
 }
 
+static bool of_blocks(const msgl_attn_chosen *c)
+{
+    return c->what.block_size > 0;
+}
+
+static int32_t clamp(size_t n, int32_t lo, int32_t hi)
+{
+    return n < (size_t)lo ? lo : n > (size_t)hi ? hi : (int32_t)n;
+}
+
+// How many tokens are scored at a time, and attended to.
+static void set_rows(msgl_attn_chosen *c, bool on_host)
+{
+    const size_t scores = (size_t)c->heads * (size_t)c->max_scores * sizeof(float);
+    const size_t lists = (size_t)c->heads * (2 * (size_t)c->list_keys + 1) * sizeof(int32_t);
+    c->rows = of_blocks(c) ? MSGL_INDEX_ROWS : ROWS;
+    c->score_rows = MSGL_INDEX_ROWS;
+    if (!on_host && of_blocks(c)) {
+        c->rows = clamp(DEVICE_BLOCKS / (scores + lists), MSGL_INDEX_ROWS, BLOCK_ROWS);
+        c->score_rows = c->rows;
+    } else if (!on_host) {
+        c->score_rows = clamp(DEVICE_SCORES / scores, MSGL_INDEX_ROWS, 16 * ROWS);
+    }
+    c->cfg.max_running = c->cfg.max_step_tokens = c->rows;
+}
+
 static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const msgl_attn_desc *desc,
                        msgl_err *err)
 {
     chosen_device *d = &c->device;
-    const size_t row = (size_t)c->max_keys * sizeof(float);
-    const size_t lists = ROWS * (size_t)c->list_keys * sizeof(int32_t);
-    c->score_rows = (int32_t)(DEVICE_SCORES / row);
-    if (c->score_rows < MSGL_INDEX_ROWS) c->score_rows = MSGL_INDEX_ROWS;
-    if (c->score_rows > 16 * ROWS) c->score_rows = 16 * ROWS;
-    const size_t numbers = sizeof c->cu_seqlens_q;
-    const size_t sizes[] = {lists, numbers, (size_t)c->score_rows * row};
-    for (int i = 0; i < 3; i++) d->bytes += msgl__round_up(sizes[i], 64);
+    const size_t of_rows = (size_t)c->heads * (size_t)c->rows;
+    const size_t lists = of_rows * (size_t)c->list_keys * sizeof(int32_t);
+    const size_t numbers = (of_rows + 1) * sizeof(int32_t);
+    const size_t scores =
+        (size_t)c->score_rows * (size_t)c->heads * (size_t)c->max_scores * sizeof(float);
+    const size_t sizes[] = {lists, numbers, scores, of_blocks(c) ? lists : 0,
+                            of_blocks(c) ? of_rows * sizeof(int32_t) : 0};
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) d->bytes += msgl__round_up(sizes[i], 64);
     d->dev = cfg->dev;
-    char *at = cfg->dev->ops->alloc(cfg->dev, d->bytes);
-    d->table = (int32_t *)(void *)at;
-    if (at == NULL) {
+    d->memory = cfg->dev->ops->alloc(cfg->dev, d->bytes);
+    if (d->memory == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for %zu bytes", d->bytes);
     }
+    char *at = d->memory;
     d->table = msgl__attn_carve(&at, sizes[0]);
     d->numbers = msgl__attn_carve(&at, sizes[1]);
-    d->scores = msgl__attn_carve(&at, sizes[2]);
-    cfg->dev->ops->copy_in(cfg->dev, d->numbers, c->cu_seqlens_q, numbers);
+    c->scores = msgl__attn_carve(&at, sizes[2]);
+    c->keys = msgl__attn_carve(&at, sizes[3]);
+    c->counts = msgl__attn_carve(&at, sizes[4]);
+    cfg->dev->ops->copy_in(cfg->dev, d->numbers, c->numbers, numbers);
     c->pages = cfg->device_table;
     c->page_stride = cfg->device_table_stride / (size_t)cfg->page_size;
     c->cfg.device_table = d->table;
@@ -104,10 +149,9 @@ static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const m
 
 static int open_host(msgl_attn_chosen *c, msgl_err *err)
 {
-    const size_t lists = c->what.block_size > 0 ? (size_t)c->heads * MSGL_INDEX_ROWS : 0;
+    const size_t lists = of_blocks(c) ? (size_t)c->heads * (size_t)c->rows : 0;
     int rc = msgl__attn_config_check(&msgl__attn_fa, &c->cfg, err);
     if (rc != 0) return rc;
-    c->score_rows = MSGL_INDEX_ROWS;
     c->pages = c->page_table->pages;
     c->page_stride = (size_t)c->page_table->stride;
     msgl__attn_workspace_limits(&c->cfg, &c->ws);
@@ -130,8 +174,8 @@ static int open_host(msgl_attn_chosen *c, msgl_err *err)
 static void set_sizes(const msgl_attn_config *cfg, const msgl_attn_choosing *what,
                       msgl_attn_chosen *c)
 {
-    const bool blocks = what->block_size > 0;
     c->what = *what;
+    const bool blocks = of_blocks(c);
     c->heads = cfg->num_kv_heads;
     c->max_keys = cfg->max_seq_len;
     c->max_scores = blocks ? msgl__ceil_div(cfg->max_seq_len, what->block_size) : cfg->max_seq_len;
@@ -141,9 +185,7 @@ static void set_sizes(const msgl_attn_config *cfg, const msgl_attn_choosing *wha
     c->cfg.num_q_heads = cfg->num_q_heads / c->heads;
     c->cfg.num_kv_heads = 1;
     c->cfg.page_size = 1;
-    c->cfg.max_running = c->cfg.max_step_tokens = ROWS;
     c->cfg.max_seq_len = c->list_keys;
-    for (int32_t i = 0; i <= ROWS; i++) c->cu_seqlens_q[i] = i;
 }
 
 int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc,
@@ -160,7 +202,13 @@ int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc,
     msgl_attn_chosen *c = msgl__calloc(1, sizeof *c);
     if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: out of memory");
     set_sizes(cfg, what, c);
-    const int rc = desc != NULL ? open_device(c, cfg, desc, err) : open_host(c, err);
+    set_rows(c, desc == NULL);
+    const size_t numbers = (size_t)c->heads * (size_t)c->rows + 1;
+    c->numbers = msgl__calloc(numbers, sizeof *c->numbers);
+    for (size_t i = 0; c->numbers != NULL && i < numbers; i++) c->numbers[i] = (int32_t)i;
+    const int rc = c->numbers == NULL ? msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory")
+                   : desc != NULL     ? open_device(c, cfg, desc, err)
+                                      : open_host(c, err);
     if (rc != 0) {
         msgl__chosen_destroy(c);
         return rc;
@@ -177,18 +225,26 @@ void msgl__chosen_choose(const msgl_attn_chosen *c, msgl_exec *x,
     full.pages = c->pages;
     full.page_stride = c->page_stride;
     full.page_size = c->page_table->paging.size;
-    full.scores = c->device.dev != NULL ? c->device.scores : c->scores;
+    full.scores = c->scores;
     full.score_rows = c->score_rows;
     full.max_keys = c->max_keys;
     c->cfg.kernels->index.choose(x, &full);
 }
 
-// Tokens [t, t + n): requests of one token, whose lengths are the lists'. Kernels may read lengths,
-// page table and keys before the kernel ahead of them has ended (cuda/launch.cuh): the copy of the
-// lists, which no kernel overtakes, is behind what has made these. What begin queues either lets no
-// kernel start early or is waited for.
+// Makes lists [heads, n, list_keys] the backend's page table. Kernels may read lengths, page table
+// and keys before the kernel ahead of them has ended (cuda/launch.cuh): the copy of the lists,
+// which no kernel overtakes, is behind what has made these and their lengths.
+static void take_lists(const msgl_attn_chosen *c, int32_t heads, int32_t n, const int32_t *lists)
+{
+    const chosen_device *d = &c->device;
+    const size_t num = (size_t)heads * (size_t)n;
+    d->dev->ops->copy(d->dev, d->table, lists, num * (size_t)c->list_keys * sizeof *lists);
+}
+
+// Of n tokens, which are requests of one token, with list `first` and those behind it. What begin
+// queues either lets no kernel start early or is waited for.
 static void attend_on_device(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
-                             int32_t n, const int32_t *slots, const int32_t *counts,
+                             int32_t first, int32_t n, const int32_t *counts,
                              const msgl_attn_input *in, void *out)
 {
     const chosen_device *d = &c->device;
@@ -199,22 +255,21 @@ static void attend_on_device(const msgl_attn_chosen *c, msgl_exec *x, const msgl
                             .max_seqlen_k = c->list_keys,
                             .dev_cu_seqlens_q = d->numbers,
                             .dev_seqlens_k = counts,
-                            .dev_table_rows = d->numbers,
+                            .dev_table_rows = d->numbers + first,
                             .graph = true};
-    d->dev->ops->copy(d->dev, d->table, slots, (size_t)n * (size_t)c->list_keys * sizeof *slots);
     d->backend->desc->begin(d->backend, x, &seqs);
     d->backend->desc->forward(d->backend, x, layer, &seqs, in, out);
 }
 
-// Up to ROWS tokens: lists [tokens, list_keys] and counts [tokens] of one KV head, its queries and
-// where its results go.
+// Up to c->rows tokens: lists [tokens, list_keys] and counts [tokens] of one KV head, its queries
+// and where its results go.
 static void attend_lists(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
                          int32_t tokens, const int32_t *lists, const int32_t *counts,
                          const float *q, size_t ld, float *out, size_t out_ld)
 {
     const msgl_attn_kernels *k = &c->cfg.kernels->attn;
     const msgl_seqs seqs = {
-        .size = tokens, .num_tokens = tokens, .cu_seqlens_q = c->cu_seqlens_q, .seqlens_k = counts};
+        .size = tokens, .num_tokens = tokens, .cu_seqlens_q = c->numbers, .seqlens_k = counts};
     const msgl_attn_input in = {.q = q, .ld = ld};
     msgl_attn_plan plan = {.works = c->works, .groups = c->groups};
     msgl_attn_call call;
@@ -245,9 +300,34 @@ void msgl__chosen_attend(const msgl_attn_chosen *c, msgl_exec *x, const msgl_att
         void *to = (char *)out + (size_t)t * out_ld * elem;
         if (c->device.dev != NULL) {
             const msgl_attn_input in = {.q = from, .ld = ld};
-            attend_on_device(c, x, layer, n, of, counts + t, &in, to);
+            take_lists(c, 1, n, of);
+            attend_on_device(c, x, layer, 0, n, counts + t, &in, to);
         } else {
             attend_lists(c, x, layer, n, of, counts + t, from, ld, to, out_ld);
+        }
+    }
+}
+
+// Of n tokens, whose queries begin at q, with the lists that have been made for them.
+static void attend_heads(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
+                         int32_t n, const void *q, size_t ld, void *out)
+{
+    const bool on_device = c->device.dev != NULL;
+    const size_t elem = on_device ? msgl__dtype_size(x->act) : sizeof(float);
+    const size_t of_q = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.head_dim; // of a KV head
+    const size_t of_out = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
+    const size_t out_ld = (size_t)c->heads * of_out;
+    if (on_device) take_lists(c, c->heads, n, c->keys);
+    for (int32_t h = 0; h < c->heads; h++) {
+        const size_t list = (size_t)h * (size_t)n;
+        const void *from = (const char *)q + (size_t)h * of_q * elem;
+        void *to = (char *)out + (size_t)h * of_out * elem;
+        if (on_device) {
+            const msgl_attn_input in = {.q = from, .ld = ld, .ld_out = out_ld};
+            attend_on_device(c, x, layer, h * n, n, c->counts + list, &in, to);
+        } else {
+            attend_lists(c, x, layer, n, c->keys + list * (size_t)c->list_keys, c->counts + list,
+                         from, ld, to, out_ld);
         }
     }
 }
@@ -257,12 +337,11 @@ void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
                                 const msgl_attn_block_index *index, const void *q, size_t ld,
                                 void *out)
 {
-    const size_t of_q = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.head_dim; // of a KV head
-    const size_t of_out = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
-    const size_t out_ld = (size_t)c->heads * of_out;
-    for (int32_t t = 0; t < seqs->num_tokens; t += MSGL_INDEX_ROWS) {
-        const int32_t left = seqs->num_tokens - t,
-                      n = left < MSGL_INDEX_ROWS ? left : MSGL_INDEX_ROWS;
+    const size_t elem = c->device.dev != NULL ? msgl__dtype_size(x->act) : sizeof(float);
+    const size_t out_ld =
+        (size_t)c->heads * (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
+    for (int32_t t = 0; t < seqs->num_tokens && x->status == 0; t += c->rows) {
+        const int32_t left = seqs->num_tokens - t, n = left < c->rows ? left : c->rows;
         const msgl_index_blocks_call call = {.seqs = seqs,
                                              .first = t,
                                              .tokens = n,
@@ -275,19 +354,15 @@ void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
                                              .ld_q = index->ld_q,
                                              .dtype = index->dtype,
                                              .pool = index->pool,
-                                             .pages = c->page_table->pages,
-                                             .page_stride = (size_t)c->page_table->stride,
+                                             .pages = c->pages,
+                                             .page_stride = c->page_stride,
                                              .page_size = c->page_table->paging.size,
                                              .scores = c->scores,
                                              .max_blocks = c->max_scores,
                                              .keys = c->keys,
                                              .counts = c->counts};
         c->cfg.kernels->index.choose_blocks(x, &call);
-        for (int32_t h = 0; h < c->heads; h++) {
-            const size_t list = (size_t)h * (size_t)n;
-            attend_lists(c, x, layer, n, c->keys + list * (size_t)c->list_keys, c->counts + list,
-                         (const float *)q + (size_t)t * ld + (size_t)h * of_q, ld,
-                         (float *)out + (size_t)t * out_ld + (size_t)h * of_out, out_ld);
-        }
+        attend_heads(c, x, layer, n, (const char *)q + (size_t)t * ld * elem, ld,
+                     (char *)out + (size_t)t * out_ld * elem);
     }
 }

@@ -15,7 +15,8 @@
 typedef struct msgl_attn_chosen msgl_attn_chosen; // of one group of layers
 
 // The backend of a device with memory of its own that attends to such lists, whatever the user has
-// named: one that reads lengths and page table on the device alone. MSGL_EUNSUPPORTED: none can.
+// named: one that reads lengths and page table on the device alone. needs: of a call, so where
+// blocks are chosen of one KV head. MSGL_EUNSUPPORTED: none can.
 int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out, msgl_err *err);
 
 // What is chosen: the top_k best keys, or with block_size > 0 blocks of so many keys (those of
@@ -25,8 +26,8 @@ typedef struct msgl_attn_choosing {
 } msgl_attn_choosing;
 
 // Takes all memory for steps of cfg, whose group is LATENT, or KV where blocks are chosen. desc:
-// what select has chosen; NULL: the CPU, which alone has blocks. MSGL_ENOMEM, MSGL_ELIMIT,
-// MSGL_EINVAL. *out is owned by the caller (destroy).
+// what select has chosen; NULL: the CPU. MSGL_ENOMEM, MSGL_ELIMIT, MSGL_EINVAL. *out is owned by
+// the caller (destroy).
 int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc,
                         const msgl_attn_choosing *what, msgl_attn_chosen **out, msgl_err *err);
 void msgl__chosen_destroy(msgl_attn_chosen *c); // NULL allowed

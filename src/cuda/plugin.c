@@ -98,8 +98,11 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
     };
     k->conv = (msgl_conv_kernels){.run = msgl__cuda_conv};
     k->ssm = (msgl_ssm_kernels){.run = msgl__cuda_ssm, .max_state_dim = MSGL_CUDA_MAX_STATE};
-    k->index =
-        (msgl_index_kernels){.store = msgl__cuda_index_store, .choose = msgl__cuda_index_choose};
+    k->index = (msgl_index_kernels){
+        .store = msgl__cuda_index_store,
+        .choose = msgl__cuda_index_choose,
+        .choose_blocks = msgl__cuda_index_choose_blocks,
+    };
     return 0;
 }
 

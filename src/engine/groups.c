@@ -166,16 +166,23 @@ int msgl__groups_create_memory(msgl_engine *e, msgl_err *err)
 }
 
 // Layers that choose keys: all of those over latent vectors, or some of those over K and V.
-static int create_chosen(const msgl_engine *e, const msgl_attn_config *cfg,
-                         const msgl_attn_choice *choice, msgl_cache_group *group, msgl_err *err)
+static int create_chosen(msgl_engine *e, const msgl_attn_config *cfg, int32_t g, msgl_err *err)
 {
     const msgl_decoder_config *d = &e->model.cfg.decoder;
     const msgl_attn_choosing keys = {.top_k = d->latent.index.top_k};
     const msgl_attn_choosing blocks = {
         .top_k = d->blocks.top_k, .block_size = d->blocks.size, .local_blocks = d->blocks.local};
-    const bool latent = group->pool.spec.kind == MSGL_CACHE_LATENT;
-    const msgl_attn_desc *desc = e->device->on_host ? NULL : choice->decode;
-    return msgl__chosen_create(cfg, desc, latent ? &keys : &blocks, &group->chosen, err);
+    const bool latent = cfg->pool->spec.kind == MSGL_CACHE_LATENT;
+    const msgl_attn_desc *desc = e->device->on_host ? NULL : e->attn_choices[g].decode;
+    if (desc != NULL && !latent) {
+        // Other layers of the group have what was chosen for it.
+        msgl_attn_needs needs = needs_of(e, g, cfg->page_size);
+        needs.num_q_heads /= needs.num_kv_heads;
+        needs.num_kv_heads = 1;
+        const int code = msgl__chosen_select(&needs, &desc, err);
+        if (code != 0) return code;
+    }
+    return msgl__chosen_create(cfg, desc, latent ? &keys : &blocks, &e->groups[g].chosen, err);
 }
 
 int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
@@ -215,7 +222,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         const bool some_choose = e->model.cfg.decoder.blocks.top_k > 0;
         if (!all_choose) code = msgl__attn_create(choice, &cfg, &group->attn, err);
         if (code == 0 && (all_choose || some_choose)) {
-            code = create_chosen(e, &cfg, choice, group, err);
+            code = create_chosen(e, &cfg, g, err);
         }
     }
     return code;

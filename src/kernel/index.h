@@ -78,7 +78,7 @@ typedef struct msgl_index_choose_call {
 
 typedef struct msgl_index_blocks_call {
     const msgl_seqs *seqs; // chains: token i of a request sees those before it
-    int32_t first, tokens; // of theirs, at most MSGL_INDEX_ROWS
+    int32_t first, tokens; // of theirs; on the CPU at most MSGL_INDEX_ROWS
     int32_t heads, dim;    // heads: KV heads
     int32_t size, top_k;   // of blocks; size * top_k <= MSGL_INDEX_MAX_TOP_K
     int32_t local;         // 0..top_k
@@ -89,7 +89,7 @@ typedef struct msgl_index_blocks_call {
     const int32_t *pages; // as above
     size_t page_stride;
     int32_t page_size;
-    float *scores; // [MSGL_INDEX_ROWS, heads, max_blocks], of which no request has more
+    float *scores; // [tokens, heads, max_blocks], of which no request has more
     int32_t max_blocks;
     // [heads, tokens, top_k * size] the keys that a head of a token attends to, in the order of
     // their positions, and [heads, tokens] how many. A key is slot * heads + head: its place in K

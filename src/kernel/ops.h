@@ -79,8 +79,9 @@ typedef struct msgl_act_kernels {
     // Puts the shards of all ranks side by side: out[i, r * shard_columns + j] = shard r's [i, j].
     // Shard r is [rows, its columns], dense, at shards + r * rows * shard_columns. Each has
     // shard_columns columns, the last ones fewer, `dim` in all: dim 10 over 4 ranks are 3, 3, 3, 1.
-    void (*join_columns)(msgl_exec *x, const float *shards, int shard_columns, int rows, int dim,
-                         float *out);
+    // dtype: of the elements.
+    void (*join_columns)(msgl_exec *x, msgl_dtype dtype, const void *shards, int shard_columns,
+                         int rows, int dim, void *out);
     // out[g, :] = the mean of in[r, :] over rows r in [cu[g], cu[g + 1]), none of which is empty;
     // in [cu[groups], dim] and out [groups, dim], dense; out is not in. Sums are f32.
     void (*mean_rows)(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,

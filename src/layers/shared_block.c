@@ -38,8 +38,8 @@ void msgl__shared_block(msgl_forward *f, const msgl_shared_block *b, const void 
     if (f->x->status != 0) return;
     f->x->device->ops->copy(f->x->device, f->first_stream, stream,
                             t * hidden * msgl__dtype_size(f->x->act));
-    f->k->act.join_columns(f->x, f->first_stream, (int)hidden, f->num_tokens, 2 * (int)hidden,
-                           both);
+    f->k->act.join_columns(f->x, f->x->act, f->first_stream, (int)hidden, f->num_tokens,
+                           2 * (int)hidden, both);
     msgl__norm(f, &b->norm, both, both, f->num_tokens);
     msgl__attention(f, &b->attn, NULL, both, cos_sin, attended);
     msgl__linear(f, &b->attn_out, NULL, attended, block, f->num_tokens);

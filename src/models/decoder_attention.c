@@ -42,8 +42,8 @@ static int check(const msgl_model *m, int32_t index, msgl_err *err)
         return 0;
     }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: attention to chosen blocks (index_topk_blocks) has kernels for CPUs "
-                         "alone; allowed: --device cpu",
+                         "%s: this device has no kernel for attention to chosen blocks "
+                         "(index_topk_blocks); allowed: --device cpu",
                          m->cfg.arch->name);
 }
 

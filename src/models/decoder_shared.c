@@ -14,12 +14,9 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
     return n + msgl__mamba_caches(c, ranks, act, out + n);
 }
 
-// What puts stream and embeddings side by side is of f32, and the gate by erf of CPUs.
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
-    const int code = msgl__mixer_mamba.check(m, index, err);
-    if (code != 0) return code;
-    return msgl__check_states_kernel(m->target.capability == 0, "blocks that layers share", err);
+    return msgl__mixer_mamba.check(m, index, err);
 }
 
 static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
@@ -131,7 +128,7 @@ static void declare_low_rank(const msgl_declaring *d, msgl_low_rank *l, int32_t 
                              const part *parts, int32_t num, const msgl_linear_use *use,
                              int32_t number)
 {
-    const msgl_linear_use plain = {.rows = use->rows};
+    const msgl_linear_use added = {.rows = use->rows, .adds = true};
     char name[96];
     l->rank = rank;
     l->num = num;
@@ -142,7 +139,7 @@ static void declare_low_rank(const msgl_declaring *d, msgl_low_rank *l, int32_t 
     }
     for (int32_t i = 0; i < num; i++) {
         snprintf(name, sizeof name, "%s.%d.1", parts[i].adapters, (int)number);
-        msgl__declare_shared_rows(d, &l->b[i], parts[i].rows, parts[i].num, rank, false, &plain);
+        msgl__declare_shared_rows(d, &l->b[i], parts[i].rows, parts[i].num, rank, false, &added);
         msgl__declare_rows(d, &l->b[i], 0, parts[i].all, false, name);
     }
 }

@@ -320,7 +320,8 @@ void msgl__model_join_logits(const msgl_model *m, msgl_forward *f, int32_t rows,
     const size_t n = (size_t)rows * (size_t)vocab_shard_size(m);
     if (m->target.ranks == 1) return;
     f->comm->ops->all_gather(f->comm, f->x, l->own, n, l->all);
-    f->k->act.join_columns(f->x, l->all, vocab_shard_size(m), rows, m->cfg.vocab_size, l->whole);
+    f->k->act.join_columns(f->x, MSGL_F32, l->all, vocab_shard_size(m), rows, m->cfg.vocab_size,
+                           l->whole);
 }
 
 bool msgl__model_draws_apart(const msgl_model *m)

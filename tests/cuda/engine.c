@@ -46,16 +46,18 @@ static harness_target target_of(const test_case *c)
     return t;
 }
 
-// Whether GPUs have kernels for what the layers keep: an index chooses keys in 16 bits alone.
+// Whether GPUs have kernels for what the layers keep: an index over latent vectors chooses keys in
+// 16 bits alone.
 static bool has_kernels_for_caches(const msgl_model_config *c, const char *dtype)
 {
     msgl_cache_specs specs;
     msgl__model_caches(c, 1, MSGL_BF16, MSGL_BF16, &specs);
+    bool latent = false, index = false;
     for (int32_t i = 0; i < specs.count; i++) {
-        const msgl_cache_spec *s = &specs.all[i];
-        if (s->kind == MSGL_CACHE_INDEX && dtype == NULL) return false;
+        latent |= specs.all[i].kind == MSGL_CACHE_LATENT;
+        index |= specs.all[i].kind == MSGL_CACHE_INDEX;
     }
-    return true;
+    return dtype != NULL || !latent || !index;
 }
 
 // Whether GPUs have kernels for the model: dual chunk attention wants 16 bits.
@@ -235,11 +237,20 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
 // Models whose states go on token by token, so that no cut of a prompt changes a bit.
 static void add_recurrent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
 {
-    const char *const models[] = {"lfm2", "granite_hybrid", "nemotron_h_latent", "qwen3_next"};
+    const char *const models[] = {"lfm2", "granite_hybrid", "nemotron_h_latent", "qwen3_next",
+                                  "zamba2"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         add(tests, n, test_deterministic,
             (test_case){.model = models[i], .dtype = "auto", .desc = d});
     }
+}
+
+// Layers that choose blocks, whose lists are computed by fa whatever attends in the others.
+static void add_blocks(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
+{
+    const char *const model = "minimax_m3";
+    add(tests, n, test_deterministic, (test_case){.model = model, .dtype = "auto", .desc = d});
+    add_e4m3(tests, n, model, d);
 }
 
 // Whether the backend was built and made for this GPU. All that is has kernels for the models here.
@@ -265,9 +276,11 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
             (test_case){parity_models[m], "bfloat16", "expected_bf16.bin", .desc = NULL});
     }
     for (int graphs = 0; graphs < 2 && !quick; graphs++) {
-        const char *const models[] = {
-            "qwen3_next_hd128",  "llama4",      "lfm2",         "granite_hybrid", "falcon_h1",
-            "nemotron_h_latent", "kimi_linear", "gemma4_hd512", "mimo_v2_hd192",  "deepseek_v32"};
+        const char *const models[] = {"qwen3_next_hd128", "llama4",       "lfm2",
+                                      "granite_hybrid",   "falcon_h1",    "nemotron_h_latent",
+                                      "kimi_linear",      "gemma4_hd512", "mimo_v2_hd192",
+                                      "deepseek_v32",     "zamba2",       "zamba2_rope",
+                                      "minimax_m3"};
         for (size_t m = 0; m < MSGL_COUNT(models); m++) {
             add(tests, &n, test_parity,
                 (test_case){models[m], "bfloat16", "expected_bf16.bin", .desc = NULL,
@@ -278,7 +291,9 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
     for (const msgl_attn_desc *const *d = set->all; *d != NULL && !quick; d++) {
         if (!is_there(*d, capability)) continue;
         add_backend(tests, &n, *d);
-        if (strcmp((*d)->name, "fa") == 0) add_recurrent(tests, &n, *d);
+        if (strcmp((*d)->name, "fa") != 0) continue;
+        add_recurrent(tests, &n, *d);
+        add_blocks(tests, &n, *d);
     }
     return n;
 }

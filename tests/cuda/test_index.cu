@@ -15,68 +15,151 @@ static int below(uint64_t *seed, int n)
 
 // --- keys and queries ----------------------------------------------------------------------------
 
-static void check_store(bench_exec *e, family *f, msgl_dtype dtype, int tokens, int heads, int dim,
-                        int half, uint64_t *seed)
+struct store_case {
+    msgl_dtype dtype;
+    int tokens, heads, dim, half;
+    bool rms; // norms without a mean and a bias, of keys and queries
+};
+
+// What a vector of `dim` elements becomes. bias NULL: its norm is RMS; weight NULL: none.
+static std::vector<double> stored(const float *row, const store_case &t, const float *weight,
+                                  const float *bias, const float *angles)
 {
-    const size_t ld_q = (size_t)heads * dim + 8, ld_k = (size_t)dim + 8;
-    e->x.act = dtype;
-    array q = array_new(dtype, tokens * ld_q, 2, seed), got = q;
-    array k = array_new(dtype, tokens * ld_k, 2, seed);
+    std::vector<double> v(row, row + t.dim), out;
+    double mean = 0, squares = 0;
+    for (int i = 0; i < t.dim && bias != NULL; i++) mean += v[i] / t.dim;
+    for (int i = 0; i < t.dim; i++) squares += (v[i] - mean) * (v[i] - mean) / t.dim;
+    for (int i = 0; i < t.dim && weight != NULL; i++) {
+        v[i] = (v[i] - mean) / sqrt(squares + MSGL_INDEX_EPS) * weight[i];
+        if (bias != NULL) v[i] += bias[i];
+    }
+    for (int i = 0; i < t.dim; i++) {
+        const int p = t.half > 0 ? i % t.half : 0;
+        const double c = angles[p], s = angles[t.half + p];
+        out.push_back(i < t.half       ? v[p] * c - v[t.half + p] * s
+                      : i < 2 * t.half ? v[t.half + p] * c + v[p] * s
+                                       : v[i]);
+    }
+    return out;
+}
+
+static void check_store(bench_exec *e, family *f, const store_case &t, uint64_t *seed)
+{
+    const int dim = t.dim, tokens = t.tokens;
+    const size_t ld_q = (size_t)t.heads * dim + 8, ld_k = (size_t)dim + 8;
+    e->x.act = t.dtype;
+    array q = array_new(t.dtype, tokens * ld_q, 2, seed), got = q;
+    array k = array_new(t.dtype, tokens * ld_k, 2, seed);
     array weight = array_new(MSGL_F32, dim, 1, seed), bias = array_new(MSGL_F32, dim, 1, seed);
-    array angles = array_new(MSGL_F32, (size_t)tokens * 2 * half + 1, 1, seed);
-    array pool = array_new(dtype, (size_t)(2 * tokens) * dim, 0, seed);
+    array q_weight = array_new(MSGL_F32, dim, 1, seed);
+    array angles = array_new(MSGL_F32, (size_t)tokens * 2 * t.half + 1, 1, seed);
+    array pool = array_new(t.dtype, (size_t)(2 * tokens) * dim, 0, seed);
     std::vector<int32_t> slots;
-    for (int t = 0; t < tokens; t++) slots.push_back(2 * (tokens - 1 - t) + t % 2);
+    for (int i = 0; i < tokens; i++) slots.push_back(2 * (tokens - 1 - i) + i % 2);
     int32_t *const slots_dev = ints_upload(slots.data(), slots.size());
     msgl_index_store_call c = {};
-    c.tokens = tokens, c.heads = heads, c.dim = dim, c.half = half;
+    c.tokens = tokens, c.heads = t.heads, c.dim = dim, c.half = t.half;
     c.q = q.dev, c.ld_q = ld_q, c.k = k.dev, c.ld_k = ld_k;
-    c.k_weight = (const float *)weight.dev, c.k_bias = (const float *)bias.dev;
+    c.k_weight = (const float *)weight.dev;
+    c.k_bias = t.rms ? NULL : (const float *)bias.dev;
+    c.q_weight = t.rms ? (const float *)q_weight.dev : NULL;
     c.eps = MSGL_INDEX_EPS;
     c.cos_sin = (const float *)angles.dev;
-    c.dtype = dtype, c.pool = pool.dev, c.slots = slots_dev;
+    c.dtype = t.dtype, c.pool = pool.dev, c.slots = slots_dev;
     msgl__cuda_index_store(&e->x, &c);
     exec_sync(e);
     got.host = (float *)malloc((q.n + 1) * sizeof(float));
     array_download(&got);
     array_download(&pool);
-    for (int t = 0; t < tokens; t++) {
-        const float *a = angles.host + (size_t)t * 2 * half, *row = k.host + t * ld_k;
-        std::vector<double> key(dim);
-        double mean = 0, squares = 0;
-        for (int i = 0; i < dim; i++) mean += (double)row[i] / dim;
-        for (int i = 0; i < dim; i++) squares += (row[i] - mean) * (row[i] - mean) / dim;
-        for (int i = 0; i < dim; i++) {
-            key[i] =
-                (row[i] - mean) / sqrt(squares + MSGL_INDEX_EPS) * weight.host[i] + bias.host[i];
+    const double error = dtype_error(t.dtype) * 1.01 + 1e-6;
+    for (int i = 0; i < tokens; i++) {
+        const float *a = angles.host + (size_t)i * 2 * t.half;
+        const std::vector<double> key =
+            stored(k.host + i * ld_k, t, weight.host, t.rms ? NULL : bias.host, a);
+        for (int d = 0; d < dim; d++) {
+            expect_near(f, pool.host[(size_t)slots[i] * dim + d], key[d],
+                        (fabs(key[d]) + 2) * error, "key");
         }
-        const auto rotated = [&](int i, double x, double y) { // of pair i % half
-            const int p = i % half;
-            return i < half ? x * a[p] - y * a[half + p] : y * a[p] + x * a[half + p];
-        };
-        for (int i = 0; i < dim; i++) {
-            const int p = half > 0 ? i % half : 0;
-            const double want = i < 2 * half ? rotated(i, key[p], key[half + p]) : key[i];
-            expect_near(f, pool.host[(size_t)slots[t] * dim + i], want,
-                        (fabs(want) + 2) * (dtype_error(dtype) * 1.01 + 1e-6), "key");
+        for (int h = 0; h < t.heads; h++) {
+            const size_t at = i * ld_q + (size_t)h * dim;
+            const std::vector<double> query =
+                stored(q.host + at, t, t.rms ? q_weight.host : NULL, NULL, a);
+            for (int d = 0; d < dim; d++) {
+                expect_near(f, got.host[at + d], query[d], (fabs(query[d]) + 2) * error, "query");
+            }
         }
-        for (int i = 0; i < heads * dim; i++) {
-            const float *before = q.host + t * ld_q + i / dim * dim;
-            const int d = i % dim, p = half > 0 ? d % half : 0;
-            const double want = d < 2 * half ? rotated(d, before[p], before[half + p]) : before[d];
-            expect_near(f, got.host[t * ld_q + i], want,
-                        (fabs(want) + 2) * (dtype_error(dtype) * 1.01 + 1e-6), "query");
-        }
-        for (size_t i = (size_t)heads * dim; i < ld_q; i++) {
-            expect(f, got.host[t * ld_q + i] == q.host[t * ld_q + i], "what is beside the queries");
+        for (size_t d = (size_t)t.heads * dim; d < ld_q; d++) {
+            expect(f, got.host[i * ld_q + d] == q.host[i * ld_q + d], "what is beside the queries");
         }
     }
     free(got.host), cudaFree(slots_dev);
     array_free(&q), array_free(&k), array_free(&weight), array_free(&bias), array_free(&angles);
-    array_free(&pool);
+    array_free(&pool), array_free(&q_weight);
 }
 
 // --- the choice ----------------------------------------------------------------------------------
+
+// Requests whose new tokens are the last q_lens of k_lens keys, in pages in any order.
+struct paged {
+    std::vector<int32_t> q_lens, k_lens, cu, rows, pages; // cu, rows: of seqs; pages: the table
+    std::vector<bool> owned;                              // slots that some request has
+    int page, stride, most, tokens;
+    int32_t *device[4];
+    msgl_seqs seqs;
+
+    int slot(int req, int key) const
+    {
+        return pages[rows[req] * stride + key / page] * page + key % page;
+    }
+};
+
+static paged paged_new(const std::vector<int32_t> &q_lens, const std::vector<int32_t> &k_lens,
+                       int page, uint64_t *seed)
+{
+    paged p = {q_lens, k_lens, {0}};
+    const int batch = (int)q_lens.size();
+    p.page = page;
+    p.most = *std::max_element(k_lens.begin(), k_lens.end());
+    p.stride = p.most / page + 2;
+    int num = 0;
+    for (int i = 0; i < batch; i++) {
+        p.cu.push_back(p.cu[i] + q_lens[i]);
+        p.rows.push_back(batch - i); // row 0 is nobody's
+        num += (k_lens[i] + page - 1) / page;
+    }
+    p.tokens = p.cu[batch];
+    std::vector<int32_t> order;
+    for (int i = 0; i <= num; i++) order.push_back(i);
+    for (int i = num; i > 0; i--) std::swap(order[i], order[below(seed, i + 1)]);
+    p.pages.assign((size_t)(batch + 1) * p.stride, order[0]);
+    p.owned.assign((size_t)(num + 1) * page, false);
+    for (int i = 0, next = 1; i < batch; i++) {
+        for (int at = 0; at * page < k_lens[i]; at++) {
+            p.pages[p.rows[i] * p.stride + at] = order[next++];
+        }
+        for (int key = 0; key < k_lens[i]; key++) p.owned[p.slot(i, key)] = true;
+    }
+    const std::vector<int32_t> *const all[] = {&p.cu, &p.k_lens, &p.rows, &p.pages};
+    for (int i = 0; i < 4; i++) p.device[i] = ints_upload(all[i]->data(), all[i]->size());
+    p.seqs = {};
+    p.seqs.size = batch, p.seqs.num_tokens = p.tokens, p.seqs.max_seqlen_k = p.most;
+    p.seqs.max_seqlen_q = *std::max_element(q_lens.begin(), q_lens.end());
+    p.seqs.dev_cu_seqlens_q = p.device[0], p.seqs.dev_seqlens_k = p.device[1];
+    p.seqs.dev_table_rows = p.device[2];
+    return p;
+}
+
+static void paged_free(paged *p)
+{
+    for (int32_t *d : p->device) cudaFree(d);
+}
+
+static std::vector<int32_t> ints_download(const int32_t *from, size_t n)
+{
+    std::vector<int32_t> v(n);
+    CUDA_OK(cudaMemcpy(v.data(), from, n * 4, cudaMemcpyDeviceToHost));
+    return v;
+}
 
 struct choice {
     msgl_dtype dtype;
@@ -91,97 +174,182 @@ template <typename NAN_AT> static void fill(array *a, uint64_t *seed, const NAN_
     array_upload(a);
 }
 
+// Keys of nobody are NaN, and now and then one of somebody.
+static array keys_new(msgl_dtype dtype, const paged &p, int dim, uint64_t *seed)
+{
+    array pool = array_new(dtype, p.owned.size() * dim, 1, seed);
+    fill(&pool, seed, [&](size_t i) { return !p.owned[i / dim] || i / dim % 41 == 7; });
+    return pool;
+}
+
+static double dot_of(const float *q, const float *k, int dim)
+{
+    double dot = 0;
+    for (int d = 0; d < dim; d++) dot += (double)q[d] * k[d];
+    return dot;
+}
+
+// The n first of scores, of equal ones the earlier, a NaN behind all; in order.
+static std::vector<int32_t> first_of(const std::vector<double> &scores, int n)
+{
+    std::vector<std::pair<double, int32_t>> best; // of the lowest first
+    std::vector<int32_t> out;
+    for (double s : scores) best.push_back({isnan(s) ? INFINITY : -s, (int32_t)best.size()});
+    std::sort(best.begin(), best.end());
+    for (int i = 0; i < std::min(n, (int)best.size()); i++) out.push_back(best[i].second);
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
 static void check_choice(bench_exec *e, family *f, const choice &t, uint64_t *seed)
 {
-    const int batch = (int)t.q_lens.size();
-    std::vector<int32_t> cu = {0}, rows, table;
-    int most = 1, pages = 0;
-    for (int i = 0; i < batch; i++) {
-        cu.push_back(cu[i] + t.q_lens[i]);
-        rows.push_back(batch - i); // row 0 is nobody's
-        most = std::max(most, t.k_lens[i]);
-    }
-    const int stride = most / t.page + 2, tokens = cu[batch];
-    table.assign((size_t)(batch + 1) * stride, 0);
-    std::vector<bool> owned;
-    for (int i = 0; i < batch; i++) {
-        for (int p = 0; p * t.page < t.k_lens[i]; p++) table[rows[i] * stride + p] = pages++;
-    }
-    std::vector<int32_t> order;
-    for (int i = 0; i <= pages; i++) order.push_back(i);
-    for (int i = pages; i > 0; i--) std::swap(order[i], order[below(seed, i + 1)]);
-    owned.assign((size_t)(pages + 1) * t.page, false);
-    const auto slot = [&](int req, int key) {
-        return order[table[rows[req] * stride + key / t.page]] * t.page + key % t.page;
-    };
-    for (int i = 0; i < batch; i++) {
-        for (int key = 0; key < t.k_lens[i]; key++) owned[slot(i, key)] = true;
-    }
     e->x.act = t.dtype;
-    array q = array_new(t.dtype, (size_t)tokens * t.heads * t.dim, 1, seed);
-    array weights = array_new(MSGL_F32, (size_t)tokens * t.heads, 1, seed);
-    array pool = array_new(t.dtype, owned.size() * t.dim, 1, seed);
+    paged p = paged_new(t.q_lens, t.k_lens, t.page, seed);
+    array q = array_new(t.dtype, (size_t)p.tokens * t.heads * t.dim, 1, seed);
+    array weights = array_new(MSGL_F32, (size_t)p.tokens * t.heads, 1, seed);
     fill(&q, seed, [](size_t) { return false; });
     fill(&weights, seed, [](size_t) { return false; });
-    // Keys of nobody are NaN, and now and then one of somebody.
-    fill(&pool, seed, [&](size_t i) { return !owned[i / t.dim] || i / t.dim % 41 == 7; });
-    std::vector<int32_t> mapped;
-    for (int32_t page : table) mapped.push_back(order[page]);
-
-    msgl_seqs s = {};
-    s.size = batch, s.num_tokens = tokens, s.max_seqlen_k = most;
-    int32_t *const ints[] = {
-        ints_upload(cu.data(), cu.size()), ints_upload(t.k_lens.data(), t.k_lens.size()),
-        ints_upload(rows.data(), rows.size()), ints_upload(mapped.data(), mapped.size())};
-    s.dev_cu_seqlens_q = ints[0], s.dev_seqlens_k = ints[1], s.dev_table_rows = ints[2];
-    const std::vector<int32_t> none((size_t)tokens * t.top_k, -1);
+    array pool = keys_new(t.dtype, p, t.dim, seed);
+    const std::vector<int32_t> none((size_t)p.tokens * t.top_k, -1);
     int32_t *const slots_dev = ints_upload(none.data(), none.size());
-    int32_t *const counts_dev = ints_upload(none.data(), (size_t)tokens);
-    void *const scores = device_copy(NULL, (size_t)t.score_rows * most * sizeof(float));
+    int32_t *const counts_dev = ints_upload(none.data(), (size_t)p.tokens);
+    void *const scores = device_copy(NULL, (size_t)t.score_rows * p.most * sizeof(float));
     msgl_index_choose_call c = {};
-    c.seqs = &s;
+    c.seqs = &p.seqs;
     c.heads = t.heads, c.dim = t.dim, c.top_k = t.top_k;
     c.q = q.dev, c.ld_q = (size_t)t.heads * t.dim;
     c.weights = (const float *)weights.dev;
     c.dtype = t.dtype, c.pool = pool.dev;
-    c.pages = ints[3], c.page_stride = stride, c.page_size = t.page;
-    c.scores = (float *)scores, c.score_rows = t.score_rows, c.max_keys = most;
+    c.pages = p.device[3], c.page_stride = p.stride, c.page_size = t.page;
+    c.scores = (float *)scores, c.score_rows = t.score_rows, c.max_keys = p.most;
     c.slots = slots_dev, c.counts = counts_dev;
     msgl__cuda_index_choose(&e->x, &c);
     exec_sync(e);
-    std::vector<int32_t> got(none.size()), counts(tokens);
-    CUDA_OK(cudaMemcpy(got.data(), slots_dev, got.size() * 4, cudaMemcpyDeviceToHost));
-    CUDA_OK(cudaMemcpy(counts.data(), counts_dev, counts.size() * 4, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < batch; i++) {
-        for (int at = 0; at < t.q_lens[i]; at++) {
-            const int token = cu[i] + at, n = t.k_lens[i] - t.q_lens[i] + at + 1;
-            std::vector<std::pair<double, int>> best; // of the lowest first
+    const std::vector<int32_t> got = ints_download(slots_dev, none.size()),
+                               counts = ints_download(counts_dev, p.tokens);
+    for (int i = 0; i < p.seqs.size; i++) {
+        for (int token = p.cu[i]; token < p.cu[i + 1]; token++) {
+            const int n = t.k_lens[i] - (p.cu[i + 1] - token) + 1;
+            std::vector<double> sums;
             for (int key = 0; key < n; key++) {
                 double score = 0;
                 for (int h = 0; h < t.heads; h++) {
-                    double dot = 0;
-                    for (int d = 0; d < t.dim; d++) {
-                        dot += (double)q.host[((size_t)token * t.heads + h) * t.dim + d] *
-                               pool.host[(size_t)slot(i, key) * t.dim + d];
-                    }
-                    score += weights.host[(size_t)token * t.heads + h] * (dot < 0 ? 0 : dot);
+                    const size_t row = (size_t)token * t.heads + h;
+                    const double dot = dot_of(q.host + row * t.dim,
+                                              pool.host + (size_t)p.slot(i, key) * t.dim, t.dim);
+                    score += weights.host[row] * (dot < 0 ? 0 : dot);
                 }
-                best.push_back({isnan(score) ? INFINITY : -score, key});
+                sums.push_back(score);
             }
-            std::sort(best.begin(), best.end());
-            std::vector<int32_t> want;
-            for (int k = 0; k < std::min(n, t.top_k); k++) want.push_back(best[k].second);
-            std::sort(want.begin(), want.end());
-            for (int32_t &key : want) key = slot(i, key);
+            std::vector<int32_t> want = first_of(sums, t.top_k);
+            for (int32_t &key : want) key = p.slot(i, key);
             expect(f, counts[token] == (int)want.size(), "number of keys");
             want.resize(t.top_k, -1);
             const auto from = got.begin() + (size_t)token * t.top_k;
             expect(f, std::equal(want.begin(), want.end(), from), "choice");
         }
     }
-    for (int32_t *p : ints) cudaFree(p);
     cudaFree(slots_dev), cudaFree(counts_dev), cudaFree(scores);
-    array_free(&q), array_free(&weights), array_free(&pool);
+    array_free(&q), array_free(&weights), array_free(&pool), paged_free(&p);
+}
+
+// --- the choice of blocks ------------------------------------------------------------------------
+
+struct block_choice {
+    msgl_dtype dtype;
+    int heads, dim, size, top_k, local, page, tokens; // tokens: of a call
+    std::vector<int32_t> q_lens, k_lens;
+};
+
+// What head h of a token that sees n keys of request i attends to; q: its query.
+static std::vector<int32_t> blocks_wanted(const block_choice &t, const paged &p, const array &pool,
+                                          int i, int h, int n, const float *q)
+{
+    const int blocks = (n + t.size - 1) / t.size;
+    std::vector<double> scores;
+    std::vector<int32_t> keys;
+    for (int b = 0; b < blocks; b++) {
+        double best = b >= blocks - t.local ? INFINITY : -INFINITY;
+        for (int key = b * t.size; key < std::min(n, (b + 1) * t.size); key++) {
+            const double dot = dot_of(q, pool.host + (size_t)p.slot(i, key) * t.dim, t.dim);
+            best = dot > best ? dot : best; // never a NaN
+        }
+        scores.push_back(best);
+    }
+    for (int32_t b : first_of(scores, t.top_k)) {
+        for (int key = b * t.size; key < std::min(n, (b + 1) * t.size); key++) {
+            keys.push_back(p.slot(i, key) * t.heads + h);
+        }
+    }
+    return keys;
+}
+
+static void check_blocks(bench_exec *e, family *f, const block_choice &t, uint64_t *seed)
+{
+    e->x.act = t.dtype;
+    paged p = paged_new(t.q_lens, t.k_lens, t.page, seed);
+    const size_t ld = (size_t)(t.heads + 1) * t.dim + t.dim % 2; // keys are beside the queries
+    array q = array_new(t.dtype, p.tokens * ld, 1, seed);
+    fill(&q, seed, [&](size_t i) { return i % ld >= (size_t)t.heads * t.dim; });
+    array pool = keys_new(t.dtype, p, t.dim, seed);
+    const int list = t.size * t.top_k, most = (p.most + t.size - 1) / t.size;
+    const std::vector<int32_t> none((size_t)t.heads * t.tokens * list, -1);
+    void *const scores = device_copy(NULL, (size_t)t.heads * t.tokens * most * sizeof(float));
+    msgl_index_blocks_call c = {};
+    c.seqs = &p.seqs;
+    c.heads = t.heads, c.dim = t.dim, c.size = t.size, c.top_k = t.top_k, c.local = t.local;
+    c.q = q.dev, c.ld_q = ld;
+    c.dtype = t.dtype, c.pool = pool.dev;
+    c.pages = p.device[3], c.page_stride = p.stride, c.page_size = t.page;
+    c.scores = (float *)scores, c.max_blocks = most;
+    for (int first = 0; first < p.tokens; first += t.tokens) {
+        c.first = first, c.tokens = std::min(t.tokens, p.tokens - first);
+        c.keys = ints_upload(none.data(), none.size());
+        c.counts = ints_upload(none.data(), (size_t)t.heads * t.tokens);
+        msgl__cuda_index_choose_blocks(&e->x, &c);
+        exec_sync(e);
+        const std::vector<int32_t> got = ints_download(c.keys, none.size()),
+                                   counts = ints_download(c.counts, t.heads * t.tokens);
+        for (int token = first, i = 0; token < first + c.tokens; token++) {
+            while (p.cu[i + 1] <= token) i++;
+            const int n = t.k_lens[i] - (p.cu[i + 1] - token) + 1;
+            for (int h = 0; h < t.heads; h++) {
+                const size_t at = (size_t)h * c.tokens + (token - first);
+                std::vector<int32_t> want =
+                    blocks_wanted(t, p, pool, i, h, n, q.host + token * ld + (size_t)h * t.dim);
+                expect(f, counts[at] == (int)want.size(), "number of keys of blocks");
+                want.resize(std::min((int)want.size(), list));
+                expect(f, std::equal(want.begin(), want.end(), got.begin() + at * list),
+                       "choice of blocks");
+            }
+        }
+        cudaFree(c.keys), cudaFree(c.counts);
+    }
+    cudaFree(scores);
+    array_free(&q), array_free(&pool), paged_free(&p);
+}
+
+// Answers, chunks and both; blocks that a tile has several of, and of several tiles; pages that
+// end inside of blocks and behind them; more heads than rows of a warp, and more than of all.
+static void check_all_blocks(bench_exec *e, family *f, msgl_dtype dtype, bool quick, uint64_t *seed)
+{
+    const block_choice cases[] = {
+        {dtype, 2, 16, 8, 3, 1, 4, 64, {1, 1, 20, 3, 1}, {1, 9, 20, 70, 25}},
+        {dtype, 2, 32, 5, 4, 2, 16, 32, {1, 40, 7, 1}, {150, 90, 33, 21}},
+        {dtype, 1, 64, 80, 2, 1, 7, 16, {1, 1, 1}, {700, 81, 160}},
+        {dtype, 4, 128, 128, 3, 1, 64, 64, {33, 1, 2}, {1100, 640, 385}},
+        {dtype, 4, 128, 128, 3, 0, 16, 8, {1, 1, 1, 1}, {1409, 640, 385, 2}},
+        {dtype, 3, 200, 16, 4, 4, 1, 9, {2, 18}, {200, 90}},
+        {dtype, 17, 24, 9, 2, 1, 8, 16, {5, 1}, {60, 30}},
+        {dtype, 70, 8, 4, 3, 1, 8, 4, {3, 2}, {40, 19}},
+        {dtype, 2, 33, 6, 3, 1, 4, 32, {1, 9}, {80, 30}},
+        {dtype, 1, 16, 1, 20, 2, 3, 32, {30, 1}, {90, 55}},
+    };
+    for (const block_choice &t : cases) check_blocks(e, f, t, seed);
+    if (quick) return;
+    check_blocks(
+        e, f, {dtype, 4, 128, 128, 16, 1, 64, 256, {1, 300, 1, 1}, {9000, 2500, 2048, 2049}}, seed);
+    check_blocks(e, f, {dtype, 1, 128, 128, 16, 1, 16, 256, {1, 1}, {70000, 3}}, seed);
 }
 
 int main(int argc, char **argv)
@@ -190,11 +358,15 @@ int main(int argc, char **argv)
     uint64_t seed = o.seed;
     static bench_exec e;
     exec_open(&e, 1 << 20);
-    family store = {"index store"}, chosen = {"index choice"};
+    family store = {"index store"}, chosen = {"index choice"}, blocks = {"index blocks"};
     for (msgl_dtype dtype : {MSGL_F32, MSGL_F16, MSGL_BF16}) {
-        check_store(&e, &store, dtype, 5, 3, 16, 4, &seed);
-        check_store(&e, &store, dtype, o.quick ? 2 : 70, 64, 128, 32, &seed);
-        check_store(&e, &store, dtype, 3, 1, 256, 128, &seed);
+        for (bool rms : {false, true}) {
+            check_store(&e, &store, {dtype, 5, 3, 16, 4, rms}, &seed);
+            check_store(&e, &store, {dtype, o.quick ? 2 : 70, 64, 128, 32, rms}, &seed);
+            check_store(&e, &store, {dtype, 3, 1, 256, 128, rms}, &seed);
+            check_store(&e, &store, {dtype, 4, 4, 33, 0, rms}, &seed);
+        }
+        check_all_blocks(&e, &blocks, dtype, o.quick, &seed);
     }
     const msgl_dtype half[] = {MSGL_BF16, MSGL_F16};
     for (int d = 0; d < 2; d++) {
@@ -210,6 +382,7 @@ int main(int argc, char **argv)
                      &seed);
         check_choice(&e, &chosen, {MSGL_BF16, 32, 128, 512, 16, 32, {33}, {9000}}, &seed);
     }
-    const int failed = family_end(&store);
+    int failed = family_end(&store);
+    failed |= family_end(&blocks);
     return family_end(&chosen) | failed;
 }

@@ -250,6 +250,27 @@ static void check_mean(bench_exec *e, family *f, msgl_dtype dtype, int groups, i
     array_free(&in), array_free(&out);
 }
 
+// Shards side by side, the last one perhaps with fewer columns.
+static void check_join(bench_exec *e, family *f, msgl_dtype dtype, int shard_columns, int rows,
+                       int dim, uint64_t *seed)
+{
+    e->x.act = MSGL_BF16; // the elements' dtype is the call's
+    const size_t n = (size_t)rows * dim;
+    array in = array_new(dtype, n, 5, seed), out = array_new(dtype, n + 1, 0, seed);
+    msgl__cuda_join_columns(&e->x, dtype, in.dev, shard_columns, rows, dim, out.dev);
+    exec_sync(e);
+    array_download(&out);
+    for (size_t i = 0; i < n; i++) {
+        const int row = (int)(i / dim), column = (int)(i % dim);
+        const int from = column / shard_columns * shard_columns;
+        const int columns = dim - from < shard_columns ? dim - from : shard_columns;
+        const size_t at = (size_t)rows * from + (size_t)row * columns + (column - from);
+        expect(f, out.host[i] == in.host[at], "joined columns");
+    }
+    expect(f, isnan(out.host[n]), "what is behind the joined columns");
+    array_free(&in), array_free(&out);
+}
+
 static void check_times_sigmoid(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
                                 int pad, uint64_t *seed)
 {
@@ -569,6 +590,10 @@ int main(int argc, char **argv)
         if (!o.quick) check_gate(&e, &act, DTYPES[d], 70000, 8, MSGL_SILU, &seed);
         check_mean(&e, &act, DTYPES[d], 40, 100, &seed);
         check_mean(&e, &act, DTYPES[d], 1, 1024, &seed);
+        check_join(&e, &act, DTYPES[d], 2560, 3, 2 * 2560, &seed);
+        check_join(&e, &act, DTYPES[d], 3, 5, 10, &seed);
+        check_join(&e, &act, DTYPES[d], 320, 2, 1000, &seed);
+        if (!o.quick) check_join(&e, &act, DTYPES[d], 8, 70000, 16, &seed);
         check_apply(&e, &act, DTYPES[d], 5 * 2048, &seed);
         check_apply(&e, &act, DTYPES[d], 3 * 17, &seed);
         check_times_sigmoid(&e, &act, DTYPES[d], 5, 2048, 512, &seed);

@@ -59,7 +59,7 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
         .ld_q = in->ld,
         .rope = in->rope,
         .out = out,
-        .ld_out = (size_t)cfg->num_q_heads * (size_t)pool->spec.v_dim,
+        .ld_out = in->ld_out > 0 ? in->ld_out : (size_t)cfg->num_q_heads * (size_t)pool->spec.v_dim,
         .k = msgl__kv_k(pool, layer->layer),
         .v = msgl__kv_v(pool, layer->layer),
         .v_dim = pool->spec.v_dim,

@@ -355,28 +355,44 @@ extern "C" void msgl__cuda_mean_rows(msgl_exec *x, const void *in, const int32_t
     MSGL_BY_DTYPE(x->act, mean_typed, x, in, cu, groups, dim, out);
 }
 
-static __global__ void join_kernel(const float *shards, int shard_columns, int rows, int dim,
-                                   float *out)
+// U: what a thread moves, of which shards have whole ones in each row.
+template <typename U>
+static __global__ void join_kernel(const U *shards, int shard_columns, int rows, int dim, U *out)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
-    const int column = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y;
+    const int column = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (column >= dim) return;
     const int from = column / shard_columns * shard_columns,
               columns = min(shard_columns, dim - from);
-    const float *shard = shards + (size_t)rows * (size_t)from;
-    out[(size_t)row * (size_t)dim + column] = shard[(size_t)row * columns + (column - from)];
+    const U *shard = shards + (size_t)rows * (size_t)from + (column - from);
+    for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
+        out[(size_t)r * (size_t)dim + column] = shard[(size_t)r * columns];
+    }
 }
 
-extern "C" void msgl__cuda_join_columns(msgl_exec *x, const float *shards, int shard_columns,
-                                        int rows, int dim, float *out)
+template <typename U>
+static void join_units(msgl_exec *x, const void *shards, int shard_columns, int rows, int dim,
+                       void *out)
 {
-    const unsigned threads = 256;
+    enum { THREADS = 256 };
+    const dim3 grid((unsigned)(dim + THREADS - 1) / THREADS, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
+    MSGL_CUDA_TRY(x, msgl__launch(join_kernel<U>, grid, dim3(THREADS), 0, msgl__cuda_stream(x),
+                                  (const U *)shards, shard_columns, rows, dim, (U *)out));
+}
+
+extern "C" void msgl__cuda_join_columns(msgl_exec *x, msgl_dtype dtype, const void *shards,
+                                        int shard_columns, int rows, int dim, void *out)
+{
+    const int elem = (int)msgl__dtype_size(dtype), unit = 16 / elem;
     if (rows == 0) return;
-    MSGL_CUDA_TRY(x,
-                  msgl__launch(join_kernel, dim3((unsigned)(dim + 255) / threads, (unsigned)rows),
-                               dim3(threads), 0, msgl__cuda_stream(x), shards, shard_columns, rows,
-                               dim, out));
+    if (shard_columns % unit == 0 && dim % unit == 0 && aligned16(shards) && aligned16(out)) {
+        join_units<uint4>(x, shards, shard_columns / unit, rows, dim / unit, out);
+    } else if (elem == 4) {
+        join_units<uint32_t>(x, shards, shard_columns, rows, dim, out);
+    } else {
+        join_units<uint16_t>(x, shards, shard_columns, rows, dim, out);
+    }
 }
 
 extern "C" void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap)

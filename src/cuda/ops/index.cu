@@ -5,12 +5,11 @@
 // double sparsity's. Every token is computed alone, in one order, so its bits and its choice depend
 // on its request alone.
 #include "cuda/attn/double_sparsity/largest.cuh"
-#include "cuda/attn/page_row.cuh"
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/ops/index.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/vec8.cuh"
-#include "cuda/owner.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/shared.cuh"
 #include "kernel/index.h"
@@ -35,48 +34,66 @@ static __device__ __forceinline__ void rotate_pair(T *head, const float *cos_sin
     head[half + i] = from_f32<T>(b * c + a * s);
 }
 
-// A warp's key of the token: layer norm, rotation, store.
+// A vector of the token, by a warp: the norm that its weight says, none without one, then the
+// rotation. row: shared memory, [dim].
 template <typename T>
-static __device__ __forceinline__ void store_key(const msgl_index_store_call &c, size_t t,
-                                                 const float *cos_sin, float *row)
+static __device__ __forceinline__ void norm_and_rotate(const msgl_index_store_call &c, const T *in,
+                                                       const float *weight, const float *bias,
+                                                       const float *cos_sin, float *row)
 {
     const int lane = (int)threadIdx.x % 32;
-    const T *k = (const T *)c.k + t * c.ld_k;
     float sum = 0, squares = 0;
-    for (int i = lane; i < c.dim; i += 32) sum += to_f32(k[i]);
-    const float mean = group_sum(sum, 32) / (float)c.dim;
+    for (int i = lane; bias != NULL && i < c.dim; i += 32) sum += to_f32(in[i]);
+    const float mean = bias != NULL ? group_sum(sum, 32) / (float)c.dim : 0.f;
     for (int i = lane; i < c.dim; i += 32) {
-        const float d = to_f32(k[i]) - mean;
+        const float d = to_f32(in[i]) - mean;
         squares += d * d;
     }
     const float inv = 1.0f / sqrtf(group_sum(squares, 32) / (float)c.dim + c.eps);
     for (int i = lane; i < c.dim; i += 32) {
-        row[i] = (to_f32(k[i]) - mean) * inv * c.k_weight[i] + c.k_bias[i];
+        const float normed = (to_f32(in[i]) - mean) * inv * weight[i];
+        row[i] = bias != NULL ? normed + bias[i] : normed;
     }
     __syncwarp();
     for (int i = lane; i < c.half; i += 32) rotate_pair(row, cos_sin, c.half, i);
     __syncwarp();
-    T *to = (T *)c.pool + (size_t)c.slots[t] * (size_t)c.dim;
-    for (int i = lane; i < c.dim; i += 32) to[i] = from_f32<T>(row[i]);
 }
 
-// A block a token: its key, and its queries' pairs.
+template <typename T>
+static __device__ __forceinline__ void store_row(const float *row, int dim, T *to)
+{
+    for (int i = (int)threadIdx.x % 32; i < dim; i += 32) to[i] = from_f32<T>(row[i]);
+}
+
+// A block a token: the first warp has its key, the others its queries, a warp a query or, where
+// these have no norm, a thread a pair.
 template <typename T>
 static __global__ void __launch_bounds__(STORE_WARPS * 32)
     store_kernel(const msgl_index_store_call c)
 {
-    __shared__ float row[MAX_DIM];
+    __shared__ float rows[STORE_WARPS][MAX_DIM];
     const size_t t = blockIdx.x;
+    const int warp = (int)threadIdx.x / 32;
     const float *cos_sin = c.cos_sin + t * 2 * (size_t)c.half;
     msgl__pdl_wait();
     msgl__pdl_trigger();
-    if (threadIdx.x < 32) {
-        store_key<T>(c, t, cos_sin, row);
-        return;
-    }
-    for (int i = (int)threadIdx.x - 32; i < c.heads * c.half; i += (STORE_WARPS - 1) * 32) {
-        T *head = (T *)c.q + t * c.ld_q + (size_t)(i / c.half) * (size_t)c.dim;
-        rotate_pair(head, cos_sin, c.half, i % c.half);
+    T *queries = (T *)c.q + t * c.ld_q;
+    if (warp == 0) {
+        const T *k = (const T *)c.k + t * c.ld_k;
+        norm_and_rotate(c, k, c.k_weight, c.k_bias, cos_sin, rows[0]);
+        store_row(rows[0], c.dim, (T *)c.pool + (size_t)c.slots[t] * (size_t)c.dim);
+    } else if (c.q_weight != NULL) {
+        for (int h = warp - 1; h < c.heads; h += STORE_WARPS - 1) {
+            T *q = queries + (size_t)h * (size_t)c.dim;
+            norm_and_rotate(c, q, c.q_weight, NULL, cos_sin, rows[warp]);
+            store_row(rows[warp], c.dim, q);
+            __syncwarp();
+        }
+    } else {
+        for (int i = (int)threadIdx.x - 32; i < c.heads * c.half; i += (STORE_WARPS - 1) * 32) {
+            rotate_pair(queries + (size_t)(i / c.half) * (size_t)c.dim, cos_sin, c.half,
+                        i % c.half);
+        }
     }
 }
 
@@ -86,10 +103,10 @@ template <typename T> static void store(msgl_exec *x, const msgl_index_store_cal
                                   dim3(STORE_WARPS * 32), 0, msgl__cuda_stream(x), *c));
 }
 
-// The pool is of the activations' dtype; keys have a LayerNorm, and queries no norm.
+// The pool is of the activations' dtype.
 extern "C" void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call *c)
 {
-    if (c->dtype != x->act || c->k_bias == NULL || c->q_weight != NULL) {
+    if (c->dtype != x->act) {
         x->status = MSGL_EUNSUPPORTED;
     } else if (c->tokens > 0) {
         MSGL_BY_DTYPE(x->act, store, x, c);
@@ -106,22 +123,9 @@ struct choose_args {
     int32_t first;
 };
 
-// A new token: its request's table, and the keys that it sees.
-struct index_token {
-    msgl_page_row table;
-    int32_t keys;
-};
-
-static __device__ __forceinline__ index_token find_token(const choose_args &a, int32_t token)
+static __device__ __forceinline__ msgl_index_token find_token(const choose_args &a, int32_t token)
 {
-    const msgl_seqs &s = a.seqs;
-    const int32_t req = msgl__owner_of(s.dev_cu_seqlens_q, s.size, token);
-    index_token t;
-    t.table.pages = a.c.pages;
-    t.table.first = s.dev_table_rows[req] * (int32_t)a.c.page_stride * a.paging.size;
-    t.table.paging = a.paging;
-    t.keys = s.dev_seqlens_k[req] - (s.dev_cu_seqlens_q[req + 1] - token) + 1;
-    return t;
+    return msgl__index_token(a.seqs, a.c.pages, a.c.page_stride, a.paging, token);
 }
 
 static __device__ __forceinline__ float positive(float s)
@@ -147,7 +151,7 @@ static __global__ __launch_bounds__(SCORE_WARPS *
     msgl__pdl_wait();
     msgl__pdl_trigger();
     const int32_t token = a.first + (int32_t)blockIdx.y, key0 = (int32_t)blockIdx.x * KEYS;
-    const index_token of = find_token(a, token);
+    const msgl_index_token of = find_token(a, token);
     if (of.keys <= c.top_k || key0 >= of.keys) return;
 
     const uint32_t tile = msgl__shared_address(keys);
@@ -229,7 +233,7 @@ static __global__ __launch_bounds__(PICK_WARPS *
     msgl__pdl_wait();
     msgl__pdl_trigger();
     const int32_t token = a.first + (int32_t)blockIdx.x;
-    const index_token of = find_token(a, token);
+    const msgl_index_token of = find_token(a, token);
     int32_t *slots = c.slots + (size_t)token * (size_t)c.top_k;
     if (threadIdx.x == 0) c.counts[token] = min(of.keys, c.top_k);
     if (of.keys <= c.top_k) {

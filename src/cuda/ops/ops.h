@@ -64,13 +64,15 @@ void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c, const v
                                size_t ld_product);
 void msgl__cuda_mean_rows(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,
                           void *out);
-void msgl__cuda_join_columns(msgl_exec *x, const float *shards, int shard_columns, int rows,
-                             int dim, float *out);
+void msgl__cuda_join_columns(msgl_exec *x, msgl_dtype dtype, const void *shards, int shard_columns,
+                             int rows, int dim, void *out);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 
-// choose: bf16 and f16, dim a multiple of 8.
+// Pools are of the activations' dtype. choose: bf16 and f16, dim a multiple of 8. choose_blocks:
+// any number of tokens.
 void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call *c);
 void msgl__cuda_index_choose(msgl_exec *x, const msgl_index_choose_call *c);
+void msgl__cuda_index_choose_blocks(msgl_exec *x, const msgl_index_blocks_call *c);
 
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
                           int experts, int32_t *ids, float *weights);
