@@ -38,7 +38,7 @@ struct msgl_attn_chosen {
     int32_t list_keys;            // most of a list
     int32_t max_keys, max_scores; // of a request; scores of a token and head
     int32_t score_rows;           // tokens whose scores are held at a time
-    int32_t *numbers;             // 0, 1, 2, ..., [heads * rows + 1]
+    int32_t *numbers; // 0, 1, 2, ..., [heads * rows + 1]; of a device memory that it copies from
     // Where kernels write, the device's or this process's: [score_rows, heads, max_scores]; of
     // blocks [heads, rows, list_keys], and [heads, rows].
     float *scores;
@@ -49,6 +49,11 @@ struct msgl_attn_chosen {
     chosen_device device;
 };
 
+static size_t numbers_bytes(const msgl_attn_chosen *c)
+{
+    return ((size_t)c->heads * (size_t)c->rows + 1) * sizeof *c->numbers;
+}
+
 void msgl__chosen_destroy(msgl_attn_chosen *c)
 {
     if (c == NULL) return;
@@ -58,8 +63,10 @@ void msgl__chosen_destroy(msgl_attn_chosen *c)
     msgl__attn_workspace_destroy(&c->ws);
     msgl__free(c->works);
     msgl__free(c->groups);
-    msgl__free(c->numbers);
-    if (d->dev == NULL) {
+    if (d->dev != NULL) {
+        if (c->numbers != NULL) d->dev->ops->host_free(d->dev, c->numbers, numbers_bytes(c));
+    } else {
+        msgl__free(c->numbers);
         msgl__free(c->scores);
         msgl__free(c->keys);
         msgl__free(c->counts);
@@ -116,19 +123,30 @@ static void set_rows(msgl_attn_chosen *c, bool on_host)
     c->cfg.max_running = c->cfg.max_step_tokens = c->rows;
 }
 
+static int make_numbers(msgl_attn_chosen *c, msgl_err *err)
+{
+    msgl_device *d = c->device.dev;
+    const size_t bytes = numbers_bytes(c), n = bytes / sizeof *c->numbers;
+    c->numbers = d != NULL ? d->ops->host_alloc(d, bytes) : msgl__calloc(1, bytes);
+    if (c->numbers == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for %zu bytes", bytes);
+    }
+    for (size_t i = 0; i < n; i++) c->numbers[i] = (int32_t)i;
+    return 0;
+}
+
 static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const msgl_attn_desc *desc,
                        msgl_err *err)
 {
     chosen_device *d = &c->device;
     const size_t of_rows = (size_t)c->heads * (size_t)c->rows;
     const size_t lists = of_rows * (size_t)c->list_keys * sizeof(int32_t);
-    const size_t numbers = (of_rows + 1) * sizeof(int32_t);
+    const size_t numbers = numbers_bytes(c);
     const size_t scores =
         (size_t)c->score_rows * (size_t)c->heads * (size_t)c->max_scores * sizeof(float);
     const size_t sizes[] = {lists, numbers, scores, of_blocks(c) ? lists : 0,
                             of_blocks(c) ? of_rows * sizeof(int32_t) : 0};
     for (size_t i = 0; i < MSGL_COUNT(sizes); i++) d->bytes += msgl__round_up(sizes[i], 64);
-    d->dev = cfg->dev;
     d->memory = cfg->dev->ops->alloc(cfg->dev, d->bytes);
     if (d->memory == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for %zu bytes", d->bytes);
@@ -203,12 +221,9 @@ int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc,
     if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: out of memory");
     set_sizes(cfg, what, c);
     set_rows(c, desc == NULL);
-    const size_t numbers = (size_t)c->heads * (size_t)c->rows + 1;
-    c->numbers = msgl__calloc(numbers, sizeof *c->numbers);
-    for (size_t i = 0; c->numbers != NULL && i < numbers; i++) c->numbers[i] = (int32_t)i;
-    const int rc = c->numbers == NULL ? msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory")
-                   : desc != NULL     ? open_device(c, cfg, desc, err)
-                                      : open_host(c, err);
+    if (desc != NULL) c->device.dev = cfg->dev;
+    int rc = make_numbers(c, err);
+    if (rc == 0) rc = desc != NULL ? open_device(c, cfg, desc, err) : open_host(c, err);
     if (rc != 0) {
         msgl__chosen_destroy(c);
         return rc;
