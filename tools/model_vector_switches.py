@@ -640,6 +640,27 @@ MODELS = {
             experts=dict(num_experts_per_tok=1),
         ),
     ),
+    # Heads and index keys as released models have them.
+    "minimax_m3_hd128": dict(
+        config=minimax_m3(
+            head_dim=128,
+            hidden_size=24,
+            moe_layer_freq=[0, 1],
+            num_hidden_layers=2,
+            rotary_dim=64,
+            sparse_attention_config=M3_BLOCKS
+            | dict(sparse_attention_freq=[0, 1], sparse_index_dim=128),
+        ),
+        seed=152000,
+        gain=M3_GAIN,
+        off=dict(
+            blocks=dict(sparse_attention_config=dict(sparse_attention_freq=[0, 0])),
+            top_k=dict(
+                sparse_attention_config=M3_BLOCKS
+                | dict(sparse_attention_freq=[0, 1], sparse_index_dim=128, sparse_topk_blocks=2)
+            ),
+        ),
+    ),
     "minimax_m3_conditional": dict(
         config=minimax_m3_conditional(),
         transformers_class="MiniMaxM3SparseForConditionalGeneration",

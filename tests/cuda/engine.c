@@ -248,9 +248,12 @@ static void add_recurrent(struct CMUnitTest *tests, int *n, const msgl_attn_desc
 // Layers that choose blocks, whose lists are computed by fa whatever attends in the others.
 static void add_blocks(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
 {
-    const char *const model = "minimax_m3";
-    add(tests, n, test_deterministic, (test_case){.model = model, .dtype = "auto", .desc = d});
-    add_e4m3(tests, n, model, d);
+    const char *const models[] = {"minimax_m3", "minimax_m3_hd128"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        add(tests, n, test_deterministic,
+            (test_case){.model = models[i], .dtype = "auto", .desc = d});
+        add_e4m3(tests, n, models[i], d);
+    }
 }
 
 // Whether the backend was built and made for this GPU. All that is has kernels for the models here.
@@ -276,11 +279,11 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
             (test_case){parity_models[m], "bfloat16", "expected_bf16.bin", .desc = NULL});
     }
     for (int graphs = 0; graphs < 2 && !quick; graphs++) {
-        const char *const models[] = {"qwen3_next_hd128", "llama4",       "lfm2",
-                                      "granite_hybrid",   "falcon_h1",    "nemotron_h_latent",
-                                      "kimi_linear",      "gemma4_hd512", "mimo_v2_hd192",
-                                      "deepseek_v32",     "zamba2",       "zamba2_rope",
-                                      "minimax_m3"};
+        const char *const models[] = {"qwen3_next_hd128", "llama4",          "lfm2",
+                                      "granite_hybrid",   "falcon_h1",       "nemotron_h_latent",
+                                      "kimi_linear",      "gemma4_hd512",    "mimo_v2_hd192",
+                                      "deepseek_v32",     "zamba2",          "zamba2_rope",
+                                      "minimax_m3",       "minimax_m3_hd128"};
         for (size_t m = 0; m < MSGL_COUNT(models); m++) {
             add(tests, &n, test_parity,
                 (test_case){models[m], "bfloat16", "expected_bf16.bin", .desc = NULL,

@@ -108,6 +108,7 @@ const char *const parity_models[] = {
     "glm4_moe_air",
     "minimax_m2",
     "minimax_m3",
+    "minimax_m3_hd128",
     "minimax_m3_conditional",
     "seed_oss",
     "olmo3",
