@@ -8,6 +8,10 @@
 
 #include "tests/cuda/ops_check.cuh"
 
+extern "C" {
+#include "tests/cuda/index_cpu.h"
+}
+
 static int below(uint64_t *seed, int n)
 {
     return (int)(rng_next(seed) % (uint64_t)n);
@@ -261,27 +265,26 @@ struct block_choice {
     std::vector<int32_t> q_lens, k_lens;
 };
 
-// What head h of a token that sees n keys of request i attends to; q: its query.
-static std::vector<int32_t> blocks_wanted(const block_choice &t, const paged &p, const array &pool,
-                                          int i, int h, int n, const float *q)
+// What the heads of a token attend to on the CPU; c: the GPU's call, of the step with that token.
+struct wanted {
+    std::vector<int32_t> keys, counts;
+};
+
+static wanted on_cpu(const msgl_index_blocks_call &gpu, const paged &p, const array &q,
+                     const array &pool, int token)
 {
-    const int blocks = (n + t.size - 1) / t.size;
-    std::vector<double> scores;
-    std::vector<int32_t> keys;
-    for (int b = 0; b < blocks; b++) {
-        double best = b >= blocks - t.local ? INFINITY : -INFINITY;
-        for (int key = b * t.size; key < std::min(n, (b + 1) * t.size); key++) {
-            const double dot = dot_of(q, pool.host + (size_t)p.slot(i, key) * t.dim, t.dim);
-            best = dot > best ? dot : best; // never a NaN
-        }
-        scores.push_back(best);
-    }
-    for (int32_t b : first_of(scores, t.top_k)) {
-        for (int key = b * t.size; key < std::min(n, (b + 1) * t.size); key++) {
-            keys.push_back(p.slot(i, key) * t.heads + h);
-        }
-    }
-    return keys;
+    const size_t lists = (size_t)gpu.heads * gpu.top_k * gpu.size;
+    wanted w = {std::vector<int32_t>(lists, -1), std::vector<int32_t>(gpu.heads, -1)};
+    std::vector<float> scores((size_t)gpu.heads * gpu.max_blocks);
+    msgl_seqs s = p.seqs;
+    s.cu_seqlens_q = p.cu.data(), s.seqlens_k = p.k_lens.data(), s.table_rows = p.rows.data();
+    msgl_index_blocks_call c = gpu;
+    c.seqs = &s, c.first = token, c.tokens = 1;
+    c.q = q.host, c.dtype = MSGL_F32, c.pool = pool.host;
+    c.pages = p.pages.data(), c.scores = scores.data();
+    c.keys = w.keys.data(), c.counts = w.counts.data();
+    if (blocks_on_cpu(&c) != 0) printf("the CPU's kernel failed\n"), exit(1);
+    return w;
 }
 
 static void check_blocks(bench_exec *e, family *f, const block_choice &t, uint64_t *seed)
@@ -310,16 +313,13 @@ static void check_blocks(bench_exec *e, family *f, const block_choice &t, uint64
         exec_sync(e);
         const std::vector<int32_t> got = ints_download(c.keys, none.size()),
                                    counts = ints_download(c.counts, t.heads * t.tokens);
-        for (int token = first, i = 0; token < first + c.tokens; token++) {
-            while (p.cu[i + 1] <= token) i++;
-            const int n = t.k_lens[i] - (p.cu[i + 1] - token) + 1;
+        for (int token = first; token < first + c.tokens; token++) {
+            const wanted want = on_cpu(c, p, q, pool, token);
             for (int h = 0; h < t.heads; h++) {
                 const size_t at = (size_t)h * c.tokens + (token - first);
-                std::vector<int32_t> want =
-                    blocks_wanted(t, p, pool, i, h, n, q.host + token * ld + (size_t)h * t.dim);
-                expect(f, counts[at] == (int)want.size(), "number of keys of blocks");
-                want.resize(std::min((int)want.size(), list));
-                expect(f, std::equal(want.begin(), want.end(), got.begin() + at * list),
+                const auto keys = want.keys.begin() + (size_t)h * list;
+                expect(f, counts[at] == want.counts[h], "number of keys of blocks");
+                expect(f, std::equal(keys, keys + list, got.begin() + at * list),
                        "choice of blocks");
             }
         }
