@@ -252,6 +252,14 @@ static inline float __fsub_rn(float a, float b)
 {
     return a - b;
 }
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static inline float __fsqrt_rn(float a)
+{
+    return sqrtf(a);
+}
 static inline float __fdiv_rn(float a, float b)
 {
     return a / b;
