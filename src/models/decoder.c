@@ -107,9 +107,11 @@ static msgl_norm norm_named(const msgl_model *m, const char *name)
                        .centred = m->cfg.decoder.layer_norm};
 }
 
-// The norm of what the layer reads first, unless experts do, which norm the stream themselves.
+// The norm of what the layer reads first, unless experts do, which norm the stream themselves, or a
+// shared block, which norms more than that.
 static const msgl_norm *first_norm(const msgl_decoder_layer *layer)
 {
+    if (layer->mixer == &msgl__mixer_shared) return NULL;
     if (layer->mixer != &msgl__mixer_none) return msgl__norm_or_null(&layer->attn_norm);
     return layer->sparse ? NULL : msgl__norm_or_null(&layer->ffn_norm);
 }
