@@ -6,8 +6,8 @@ modules and prompts, decoders that classify or rank, and what sentence-transform
     python3 tools/make_retrieval_vectors.py tests/vectors/tokenizer tests/vectors/encoders
 
 expected.json is that of make_encoder_vectors.py; with prompts also "texts": [{"prompt_name": or null, "text", "values":
-of length 1}, ...]. Of bge-m3 "tokens": [{"text", "ids", "vectors", "weights": of each token, as FlagEmbedding makes
-them of the hidden states}, ...]. Of a reranker by one token's logit there are no cases, and "chat" beside "pairs" has the scores with
+of length 1}, ...], and where texts stand in a chat template "ids" of each: all that the model reads. Of bge-m3 "tokens":
+[{"text", "ids", "vectors", "weights": of each token, as FlagEmbedding makes them of the hidden states}, ...]. Of a reranker by one token's logit there are no cases, and "chat" beside "pairs" has the scores with
 a chat template that knows no queries and documents (chat.jinja): both are sigmoid(logit / 5). Needs torch, transformers
 >= 5 and sentence-transformers >= 6. Never needed to build, run or test.
 """
@@ -54,6 +54,17 @@ CLASSIFY = {
     "gemma3_reranker": (Gemma3TextForSequenceClassification, Gemma3TextConfig, {**GEMMA, **ONE}, "llama2"),
     "qwen3_reranker": (Qwen3ForSequenceClassification, Qwen3Config, {**DECODER, **ONE}, "qwen2"),
 }
+# The same with a chat template, in which sentence-transformers puts texts: of contents that are strings, and of parts.
+FLAT = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+PARTS = ("{%- for m in messages %}{{ '[INST] ' if m.role == 'user' else '<<SYS>>' }}"
+         "{%- for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor -%}")
+TURNS = {
+    "qwen3_turns": (Qwen3Model, Qwen3Config, DECODER, "qwen2", "lasttoken", [], None),
+    "gemma3_encoder_turns": (Gemma3TextModel, Gemma3TextConfig, {**GEMMA, "use_bidirectional_attention": True}, "llama2", "mean",
+                             [], "query"),
+}
+TEMPLATES = {"qwen3_turns": (FLAT, {"chat_template": {"add_generation_prompt": True}}), "gemma3_encoder_turns": (PARTS, None)}
 # What zerank's folders have, in its first and its present form.
 CHAT = ("{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
@@ -110,10 +121,11 @@ def ids_of(gen, n, vocab):
 
 
 def embeds(name, tokenizers, folder, seed):
-    cls, config_cls, fields, tokenizer, pooling, dense, usual = EMBED[name]
+    cls, config_cls, fields, tokenizer, pooling, dense, usual = {**EMBED, **TURNS}[name]
+    template, processing = TEMPLATES.get(name, (None, None))
     with tempfile.TemporaryDirectory() as base:
-        vocab = len(save_model(tokenizers, cls, config_cls, fields, tokenizer, seed, base))
-        transformer = Transformer(base)
+        vocab = len(save_model(tokenizers, cls, config_cls, fields, tokenizer, seed, base, template))
+        transformer = Transformer(base, processing_kwargs=processing)
     gen = torch.Generator().manual_seed(seed)
     modules, columns = [transformer, Pooling(fields["hidden_size"], pooling_mode=pooling)], fields["hidden_size"]
     for out, bias, act in dense:
@@ -134,6 +146,8 @@ def embeds(name, tokenizers, folder, seed):
         cases.append({"ids": ids, "pair_from": 0, "values": [number(v) for v in features["sentence_embedding"][0]]})
     texts = [{"prompt_name": p, "text": t, "values": [number(v) for v in model.encode(t, prompt_name=p)]}
              for p in (None, *PROMPTS) for t in TEXTS]
+    for t in texts if name in TURNS else []:
+        t["ids"] = model.preprocess([t["text"]], prompt=PROMPTS.get(t["prompt_name"] or usual))["input_ids"][0].tolist()
     write(tokenizers, folder, tokenizer, {"cases": cases, "texts": texts})
 
 
@@ -207,12 +221,12 @@ def by_one_token(tokenizers, folder, seed):
 @torch.no_grad()
 def main():
     tokenizers, out = map(Path, sys.argv[1:3])
-    names = [*EMBED, *CLASSIFY, "one_token_reranker", "bge_m3"]
+    names = [*EMBED, *CLASSIFY, "one_token_reranker", "bge_m3", *TURNS]
     for name in sys.argv[3:] or names:
         folder, seed = out / name, 100 + names.index(name)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        if name in EMBED:
+        if name in EMBED or name in TURNS:
             embeds(name, tokenizers, folder, seed)
         elif name in CLASSIFY:
             classifies(name, tokenizers, folder, seed)

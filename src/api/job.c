@@ -11,6 +11,7 @@
 #include "api/fill_prompt.h"
 #include "api/pair_prompt.h"
 #include "api/row_values.h"
+#include "api/turn_prompt.h"
 #include "text/bad_words.h"
 #include "text/dry_breakers.h"
 
@@ -231,8 +232,15 @@ static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer, int i, cons
     return 0;
 }
 
-// A document and its query in one prompt, or a gap with what stands around it: special tokens are
-// the form's alone, as in a chat.
+// Whether prompt i is a text that stands in the model's chat template.
+static bool in_turns(const msgl_job *j, int i)
+{
+    return j->config.turns.on && j->ep->pooled && !j->req.pairs.on &&
+           j->req.prompts[i].text != NULL;
+}
+
+// A document and its query in one prompt, a text in its turn, or a gap with what stands around it:
+// special tokens are the form's alone, as in a chat.
 static int encode_parts(msgl_job *j, const msgl_tokenizer *tokenizer,
                         const msgl_chat_templates *templates, int i, const char *field,
                         size_t max_ids)
@@ -242,7 +250,10 @@ static int encode_parts(msgl_job *j, const msgl_tokenizer *tokenizer,
     const bool gap = j->req.fill != NULL;
     const msgl_render_limits limits = {.cancelled = &j->cancelled};
     int rc = gap ? msgl__fill_render(&j->req, tokenizer, &r, &err)
-                 : msgl__pair_render(&j->req, i, templates, &limits, &r, &err);
+             : j->req.pairs.on
+                 ? msgl__pair_render(&j->req, i, templates, &limits, &r, &err)
+                 : msgl__turn_render(&j->config.turns, j->req.before, &j->req.prompts[i], templates,
+                                     &limits, &r, &err);
     if (rc == MSGL_EUNSUPPORTED && gap) {
         rc = msgl__api_fail(&j->error, 501, NULL, NULL, "%s", err.text);
     } else if (rc != 0) {
@@ -333,7 +344,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
         }
         rc = chat                   ? encode_chat(j, tokenizer, templates, field, max_ids)
              : j->req.pairs.encoded ? encode_pair(j, tokenizer, i, field, max_ids)
-             : j->req.pairs.on || j->req.fill != NULL
+             : j->req.pairs.on || j->req.fill != NULL || in_turns(j, i)
                  ? encode_parts(j, tokenizer, templates, i, field, max_ids)
                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0) keep_last(j, &j->ids[i]);

@@ -144,6 +144,11 @@ static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_te
     if (rc != 0) return rc;
     rc = msgl__chat_templates_load_own(dir, p->cfg->chat_template, templates, err);
     if (rc != MSGL_ENOENT) return rc;
+    if (p->front_cfg.turns.on) {
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             "the model embeds texts in its chat template (modality_config of "
+                             "sentence_bert_config.json), and its folder has none");
+    }
     const bool bring = p->front_cfg.trust_template;
     msgl__log(p->front_cfg.log, MSGL_LOG_WARN,
               "the model has no chat template: /v1/chat/completions will refuse requests%s",

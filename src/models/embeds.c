@@ -210,9 +210,69 @@ static bool dense_may_follow(const char *before)
     return strcmp(before, "Pooling") == 0 || strcmp(before, "Dense") == 0;
 }
 
-// What a Transformer makes of a text: with "message" in its modality_config, a user's turn in the
-// chat template.
-static int check_transformer(const char *dir, msgl_err *err)
+// The object `key` of r, read as r is; one without members where there is none.
+static msgl_json_reader section(msgl_json_reader *r, const char *key)
+{
+    const json_t *v = msgl__json_get(r, key);
+    if (v != NULL && !json_is_object(v)) msgl__json_reject(r, MSGL_EFORMAT, key, v, "an object");
+    return (msgl_json_reader){
+        .file = r->file, .section = key, .obj = json_is_object(v) ? v : NULL, .err = r->err};
+}
+
+// Fails r unless the string `key` is `only`.
+static void expect(msgl_json_reader *r, const char *key, const char *only)
+{
+    const char *found = msgl__json_str_or(r, key, NULL);
+    if (r->status != 0 || (found != NULL && strcmp(found, only) == 0)) return;
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), only);
+}
+
+// modality_config's "message", which sentence-transformers 6 writes where the tokenizer has a chat
+// template. Without it texts stand by themselves.
+static int read_message(msgl_json_reader *config, msgl_text_turns *out)
+{
+    msgl_json_reader all = section(config, "modality_config");
+    msgl_json_reader r = section(&all, "message");
+    if (config->status != 0 || all.status != 0 || r.obj == NULL)
+        return config->status != 0 ? config->status : all.status;
+    r.section = "modality_config.message";
+    expect(&r, "method", "forward");
+    expect(&r, "method_output_name", "last_hidden_state");
+    const char *form = msgl__json_str_or(&r, "format", "");
+    out->parts = strcmp(form, "structured") == 0;
+    if (r.status == 0 && !out->parts && strcmp(form, "flat") != 0) {
+        msgl__json_reject(&r, MSGL_EUNSUPPORTED, "format", msgl__json_get(&r, "format"),
+                          "flat or structured");
+    }
+    out->on = r.status == 0;
+    return r.status;
+}
+
+// What the template is given beside messages. How texts are cut is not looked at, as they are not.
+static int read_template_arguments(msgl_json_reader *config, msgl_text_turns *out)
+{
+    msgl_json_reader all = section(config, "processing_kwargs");
+    msgl_json_reader r = section(&all, "chat_template");
+    const char *key;
+    json_t *v;
+    if (config->status != 0 || all.status != 0 || r.obj == NULL)
+        return config->status != 0 ? config->status : all.status;
+    r.section = "processing_kwargs.chat_template";
+    out->answer_begins = msgl__json_bool_or(&r, "add_generation_prompt", false);
+    json_object_foreach((json_t *)r.obj, key, v)
+    {
+        static const char *const read[] = {"add_generation_prompt", "restore_suffix", "truncation",
+                                           "max_length", "padding"};
+        size_t i = 0;
+        while (i < MSGL_COUNT(read) && strcmp(key, read[i]) != 0) i++;
+        if (i == MSGL_COUNT(read))
+            msgl__json_reject(&r, MSGL_EUNSUPPORTED, key, v, "add_generation_prompt alone");
+    }
+    return r.status;
+}
+
+// What a Transformer makes of a text before the model reads it.
+static int read_transformer(const char *dir, msgl_text_turns *out, msgl_err *err)
 {
     char file[PATH_BYTES];
     json_t *config;
@@ -220,12 +280,9 @@ static int check_transformer(const char *dir, msgl_err *err)
     if (code != 0 || access(file, F_OK) != 0) return code;
     code = msgl__json_load(file, MAX_BYTES, 0, &config, err);
     if (code != 0) return code;
-    if (json_object_get(json_object_get(config, "modality_config"), "message") != NULL) {
-        code = msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "%s: modality_config: found message, allowed: text alone, as vectors "
-                             "are of texts without a chat template here",
-                             msgl__path_shown(file));
-    }
+    msgl_json_reader r = {.file = msgl__path_shown(file), .section = "", .obj = config, .err = err};
+    code = read_message(&r, out);
+    if (code == 0 && out->on) code = read_template_arguments(&r, out);
     json_decref(config);
     return code;
 }
@@ -250,7 +307,7 @@ static int check_modules(const char *dir, const json_t *modules, bool encodes,
         } else if (scores && strcmp(class, "LogitScore") == 0) {
             code = read_score(dir, m, out->score_ids, err);
         } else if (!scores && strcmp(class, "Transformer") == 0) {
-            code = check_transformer(dir, err);
+            code = read_transformer(dir, &out->turns, err);
         } else if (strcmp(class, "Transformer") != 0 &&
                    (scores || strcmp(class, "Normalize") != 0)) {
             return msgl__err_set(

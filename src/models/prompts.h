@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a model that embeds wants before a text, by names such as "query" and "document": the
-// prompts of config_sentence_transformers.json.
+// What a model that embeds wants around a text: the prompts of config_sentence_transformers.json,
+// by names such as "query" and "document", and turns of the chat template.
 #ifndef MSGL_MODELS_PROMPTS_H
 #define MSGL_MODELS_PROMPTS_H
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/err.h"
@@ -18,6 +19,14 @@ typedef struct msgl_text_prompts {
     int num;
     const char *usual; // what texts get that ask for none (default_prompt_name); NULL: nothing
 } msgl_text_prompts;
+
+// How texts stand in the model's chat template: the text is the content of a user's turn, and its
+// prompt, if that is not empty, the content of a system's turn before it.
+typedef struct msgl_text_turns {
+    bool on;            // they do; else prompt and text are one text
+    bool parts;         // contents are [{"type": "text", "text": ...}], not strings
+    bool answer_begins; // the template's add_generation_prompt
+} msgl_text_turns;
 
 // Of the folder `dir`; none where it has no such file. MSGL_EFORMAT: a prompt is no string, or
 // default_prompt_name is none of their names; MSGL_ELIMIT.

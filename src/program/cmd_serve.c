@@ -151,13 +151,16 @@ static int read_defaults(const char *dir, msgl_front_config *front, folder_texts
     return rc;
 }
 
-// Sets whether the model embeds or ranks texts, as its folder says. What an encoder does the engine
-// sees by itself.
-static int choose_pooling(const char *dir, bool encodes, msgl_options *o, msgl_err *err)
+// Sets whether the model embeds or ranks texts, as its folder says, and how it embeds them. What an
+// encoder does the engine sees by itself.
+static int choose_pooling(const char *dir, bool encodes, msgl_options *o, msgl_front_config *front,
+                          msgl_err *err)
 {
     msgl_model_pooling pooling;
-    const int rc = encodes ? 0 : msgl__model_pooling(dir, false, &pooling, err);
-    if (encodes || rc != 0) return rc;
+    const int rc = msgl__model_pooling(dir, encodes, &pooling, err);
+    if (rc != 0) return rc;
+    front->turns = pooling.turns;
+    if (encodes || o->is_embedding) return 0;
     o->is_embedding = pooling.kind == MSGL_POOL_EMBED;
     o->is_reranker = pooling.kind == MSGL_POOL_SCORE;
     memcpy(o->score_token_ids, pooling.score_ids, sizeof o->score_token_ids);
@@ -365,7 +368,7 @@ int msgl__cmd_serve(const msgl_args *a)
     bool encodes = false;
     folder_texts texts = {0};
     if (rc == 0) rc = read_defaults(dir, &cfg.front, &texts, &encodes, &err);
-    if (rc == 0 && !options.is_embedding) rc = choose_pooling(dir, encodes, &options, &err);
+    if (rc == 0) rc = choose_pooling(dir, encodes, &options, &cfg.front, &err);
     if (rc == 0) rc = msgl__check_draft_tokens(&options, NULL, &err);
     // The template is read here, so that a front that is started again has the same one although
     // its file may have changed.

@@ -10,6 +10,7 @@ import json
 import math
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -130,6 +131,45 @@ def prompts(name):
         check(status == 400 and answer["error"]["param"] == "dimensions", answer["error"]["message"])
 
 
+def turns(name):
+    """Texts in turns of the folder's chat template, as newer sentence-transformers has it: the same tokens, the same vectors."""
+    prompts(name)
+    with Server(name) as server:
+        texts = server.expected["texts"]
+        for t in texts:
+            named = {} if t["prompt_name"] is None else {"prompt_name": t["prompt_name"]}
+            status, answer = server.post("/v1/embeddings", input=t["text"], **named)
+            alike = vectors(server, [t["ids"]])
+            if not (status == 200 and answer["usage"]["prompt_tokens"] == len(t["ids"]) and answer["data"][0]["embedding"] == alike[0]):
+                raise AssertionError("%s: the tokens of %s" % (name, t))
+        check(len(texts) > 8, name + ": tokens are those of sentence-transformers")
+        plain, spelled = ({"input": "a" + text} for text in ("", "<|im_end|>"))
+        counts = [server.post("/v1/embeddings", prompt_name="none", **b)[1]["usage"]["prompt_tokens"] for b in (plain, spelled)]
+        check(counts[1] > counts[0] + 1, name + ": what a text spells is no token of the template's")
+        usual = vectors(server, ["a", "b"])
+        status, answer = server.post("/v1/score", text_1="a", text_2="b")
+        if name == "qwen3_turns":  # whose texts have no prompt without a name
+            check(status == 200 and abs(answer["data"][0]["score"] - sum(x * y for x, y in zip(*usual))) < 1e-5, name + ": /v1/score")
+
+
+def strict_turns():
+    """A chat template that takes no system's turn, and none at all."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name) / "model"
+        shutil.copytree(VECTORS / "qwen3_turns", folder)
+        template = folder / "chat_template.jinja"
+        template.write_text("{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+                            + template.read_text())
+        with Server(folder) as server:
+            vectors(server, ["a"])
+            status, answer = server.post("/v1/embeddings", input="a", prompt_name="query")
+            check(status == 400 and "System role not supported" in answer["error"]["message"], answer["error"]["message"])
+        template.unlink()
+        failed = subprocess.run([PROGRAM, "serve", "--model", folder, "--port", "0", "--device", "cpu"], capture_output=True,
+                                text=True, timeout=serving.LIMIT_S)
+        check(failed.returncode != 0 and "embeds texts in its chat template" in failed.stderr, failed.stderr)
+
+
 def tokens():
     """bge-m3's three outputs: vectors of texts, of tokens, and lexical weights."""
     with Server("bge_m3") as server:
@@ -222,6 +262,10 @@ for name in ("gemma3_encoder", "bert_dense", "gemma3_encoder_hub", "bge_m3", "qw
     embeds(name)
 for name in ("gemma3_encoder", "bert_dense", "gemma3_encoder_hub", "qwen3_dense"):
     prompts(name)
+for name in ("qwen3_turns", "gemma3_encoder_turns"):
+    embeds(name)
+    turns(name)
+strict_turns()
 tokens()
 for name in ("bert_classifier", "modernbert_classifier", "qwen3_classifier"):
     classifies(name, ["no", "maybe", "yes"])

@@ -143,20 +143,58 @@ static void test_modes(void **state)
     folder_remove(&f);
 }
 
+#define MESSAGE(members) "{\"modality_config\":{\"text\":{},\"message\":{" members "}}"
+#define FORWARD "\"method\":\"forward\",\"method_output_name\":\"last_hidden_state\""
+#define IN_TURNS(more) MESSAGE(FORWARD ",\"format\":\"flat\"") more "}"
+#define ARGUMENTS(members) IN_TURNS(",\"processing_kwargs\":{\"chat_template\":{" members "}}")
+
 // What a Transformer makes of a text before the model reads it.
 static void test_modalities(void **state)
 {
     static const struct {
         const char *config;
         int code;
+        msgl_text_turns turns;
         const char *text;
     } all[] = {
-        {"{}", 0, NULL},
-        {"{\"max_seq_length\":512,\"do_lower_case\":false}", 0, NULL},
-        {"{\"modality_config\":{\"text\":{\"method\":\"forward\"}}}", 0, NULL},
-        {"{\"modality_config\":{\"text\":{},\"message\":{}}}", MSGL_EUNSUPPORTED,
-         "sentence_bert_config.json: modality_config: found message, allowed: text alone"},
-        {"[", MSGL_EFORMAT, "sentence_bert_config.json"},
+        {"{}", 0, {false}, NULL},
+        {"{\"max_seq_length\":512,\"do_lower_case\":false}", 0, {false}, NULL},
+        {"{\"modality_config\":{\"text\":{\"method\":\"forward\"}}}", 0, {false}, NULL},
+        {IN_TURNS(""), 0, {true, false, false}, NULL},
+        {MESSAGE(FORWARD ",\"format\":\"structured\"") "}", 0, {true, true, false}, NULL},
+        {ARGUMENTS("\"add_generation_prompt\":true"), 0, {true, false, true}, NULL},
+        {ARGUMENTS("\"restore_suffix\":false"), 0, {true, false, false}, NULL},
+        {MESSAGE(FORWARD) "}",
+         MSGL_EUNSUPPORTED,
+         {false},
+         "sentence_bert_config.json: modality_config.message.format: found nothing, allowed flat "
+         "or structured"},
+        {MESSAGE("\"method\":\"get_text_features\"") "}",
+         MSGL_EUNSUPPORTED,
+         {false},
+         "modality_config.message.method: found \"get_text_features\", allowed forward"},
+        {MESSAGE("\"method\":\"forward\",\"method_output_name\":\"logits\"") "}",
+         MSGL_EUNSUPPORTED,
+         {false},
+         "modality_config.message.method_output_name: found \"logits\", allowed last_hidden_state"},
+        {ARGUMENTS("\"enable_thinking\":false"),
+         MSGL_EUNSUPPORTED,
+         {false},
+         "processing_kwargs.chat_template.enable_thinking: found false, allowed "
+         "add_generation_prompt alone"},
+        {ARGUMENTS("\"add_generation_prompt\":1"),
+         MSGL_EFORMAT,
+         {false},
+         "processing_kwargs.chat_template.add_generation_prompt: found 1"},
+        {"{\"modality_config\":[]}",
+         MSGL_EFORMAT,
+         {false},
+         "modality_config: found a list of 0, allowed an object"},
+        {"{\"modality_config\":{\"message\":7}}",
+         MSGL_EFORMAT,
+         {false},
+         "modality_config.message: found 7, allowed an object"},
+        {"[", MSGL_EFORMAT, {false}, "sentence_bert_config.json"},
     };
     static const char modules[] =
         "[" MODULE("", OLD "Transformer") "," MODULE("1_Pooling", OLD "Pooling") "]";
@@ -173,6 +211,12 @@ static void test_modalities(void **state)
         const int code = msgl__model_pooling(f.dir, false, &got, &err);
         if (code != all[i].code || (code != 0 && strstr(err.text, all[i].text) == NULL)) {
             fail_msg("%s: %d: %s", all[i].config, code, err.text);
+        }
+        const msgl_text_turns *want = &all[i].turns;
+        if (code == 0 && (got.turns.on != want->on || got.turns.parts != want->parts ||
+                          got.turns.answer_begins != want->answer_begins)) {
+            fail_msg("%s: %d, %d, %d", all[i].config, got.turns.on, got.turns.parts,
+                     got.turns.answer_begins);
         }
     }
     folder_remove(&f);
