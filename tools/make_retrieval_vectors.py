@@ -64,6 +64,11 @@ TURNS = {
     "gemma3_encoder_turns": (Gemma3TextModel, Gemma3TextConfig, {**GEMMA, "use_bidirectional_attention": True}, "llama2", "mean",
                              [], "query"),
 }
+# Those whose prompts are not pooled.
+WITHOUT_PROMPT = {
+    "bert_without_prompt": (BertModel, BertConfig, BERT, "bert", "mean", [], "document"),
+    "xlm_roberta_without_prompt": (XLMRobertaModel, XLMRobertaConfig, ROBERTA, "xlmr", "cls", [], None),
+}
 TEMPLATES = {"qwen3_turns": (FLAT, {"chat_template": {"add_generation_prompt": True}}), "gemma3_encoder_turns": (PARTS, None)}
 # What zerank's folders have, in its first and its present form.
 CHAT = ("{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{% endfor %}"
@@ -121,13 +126,16 @@ def ids_of(gen, n, vocab):
 
 
 def embeds(name, tokenizers, folder, seed):
-    cls, config_cls, fields, tokenizer, pooling, dense, usual = {**EMBED, **TURNS}[name]
+    cls, config_cls, fields, tokenizer, pooling, dense, usual = {**EMBED, **TURNS, **WITHOUT_PROMPT}[name]
     template, processing = TEMPLATES.get(name, (None, None))
     with tempfile.TemporaryDirectory() as base:
         vocab = len(save_model(tokenizers, cls, config_cls, fields, tokenizer, seed, base, template))
         transformer = Transformer(base, processing_kwargs=processing)
+        if name in WITHOUT_PROMPT:  # at the end of a prompt by itself it is not counted
+            words = transformer.tokenizer
+            words.sep_token = words.convert_ids_to_tokens(words("a")["input_ids"][-1])
     gen = torch.Generator().manual_seed(seed)
-    modules, columns = [transformer, Pooling(fields["hidden_size"], pooling_mode=pooling)], fields["hidden_size"]
+    modules, columns = [transformer, Pooling(fields["hidden_size"], pooling, include_prompt=name not in WITHOUT_PROMPT)], fields["hidden_size"]
     for out, bias, act in dense:
         modules.append(Dense(columns, out, bias=bias, activation_function=act,
                              init_weight=torch.randn(out, columns, generator=gen) * 1.5 / columns ** 0.5,
@@ -221,12 +229,12 @@ def by_one_token(tokenizers, folder, seed):
 @torch.no_grad()
 def main():
     tokenizers, out = map(Path, sys.argv[1:3])
-    names = [*EMBED, *CLASSIFY, "one_token_reranker", "bge_m3", *TURNS]
+    names = [*EMBED, *CLASSIFY, "one_token_reranker", "bge_m3", *TURNS, *WITHOUT_PROMPT]
     for name in sys.argv[3:] or names:
         folder, seed = out / name, 100 + names.index(name)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        if name in EMBED or name in TURNS:
+        if name in (*EMBED, *TURNS, *WITHOUT_PROMPT):
             embeds(name, tokenizers, folder, seed)
         elif name in CLASSIFY:
             classifies(name, tokenizers, folder, seed)

@@ -107,7 +107,7 @@ typedef struct msgl_api_config {
     const char *const *labels;        // ... [pooled_size] of these names
     bool multi_label;                 // of which a text may have several
     const msgl_text_prompts *prompts; // of a model that embeds; NULL: there are none
-    msgl_text_turns turns;            // the same: how texts stand in the chat template
+    msgl_text_form text_form;         // the same: how it takes texts
     const char *template_text;        // of the model's chat template; "": it has none
     const msgl_tool_form *tool_form;  // of the model; NULL: calls stay text
     const msgl_reasoning_form *reasoning_form; // the same of thoughts

@@ -21,9 +21,9 @@ static void free_ids(msgl_job *j)
 {
     for (int i = 0; j->ids != NULL && i < j->req.num_prompts; i++) msgl__ids_free(&j->ids[i]);
     msgl__free(j->ids);
-    msgl__free(j->pair_from);
+    msgl__free(j->marks);
     j->ids = NULL;
-    j->pair_from = NULL;
+    j->marks = NULL;
 }
 
 // Frees all that the job has but its error.
@@ -200,6 +200,35 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
 
+static int make_marks(msgl_job *j)
+{
+    if (j->marks != NULL) return 0;
+    j->marks = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->marks);
+    return j->marks != NULL ? 0 : msgl__api_oom(&j->error);
+}
+
+// Marks the tokens of texts that are their prompt's, which is in front of all of them: so many as
+// it has by itself, without a special one at its end, as sentence-transformers counts them.
+static int mark_prompts(msgl_job *j, const msgl_tokenizer *tokenizer, const char *field,
+                        size_t max_ids)
+{
+    const char *before = j->req.before;
+    const msgl_encode_opts opts = {.add_special = true, .max_ids = max_ids};
+    msgl_ids ids = {0};
+    if (before == NULL || before[0] == '\0') return 0;
+    const size_t claimed = j->claim.bytes;
+    int rc = make_marks(j);
+    if (rc == 0) rc = encode(j, tokenizer, field, before, strlen(before), &opts, &ids);
+    size_t n = ids.len;
+    if (n > 0 && msgl__tokenizer_is_special(tokenizer, ids.data[n - 1]) != 0) n--;
+    msgl__ids_free(&ids);
+    msgl__claim_count(&j->claim, claimed);
+    for (int i = 0; i < j->req.num_prompts && rc == 0; i++) {
+        if (j->req.prompts[i].text != NULL) j->marks[i].pool_from = (int32_t)n;
+    }
+    return rc;
+}
+
 // A query and its document as an encoder was trained with pairs: whatever they spell, they are
 // text.
 static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer, int i, const char *field,
@@ -212,10 +241,7 @@ static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer, int i, cons
     msgl_err err = {0};
     size_t from = 0;
     int rc = claim_ids(j, 2 * (most < max_ids ? most : max_ids)); // each alone, then both
-    if (rc == 0 && j->pair_from == NULL) {
-        j->pair_from = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->pair_from);
-        if (j->pair_from == NULL) rc = msgl__api_oom(&j->error);
-    }
+    if (rc == 0) rc = make_marks(j);
     if (rc != 0) return rc;
     rc = msgl__tokenizer_encode_pair(tokenizer, query->text, query->len, document->text,
                                      document->len, &opts, &j->ids[i], &from, &err);
@@ -228,14 +254,14 @@ static int encode_pair(msgl_job *j, const msgl_tokenizer *tokenizer, int i, cons
                               j->max_seq_len, max_ids);
     }
     if (rc != 0) return text_fail(j, rc, field, &err);
-    j->pair_from[i] = from < j->ids[i].len ? (int32_t)from : 0;
+    j->marks[i].pair_from = from < j->ids[i].len ? (int32_t)from : 0;
     return 0;
 }
 
 // Whether prompt i is a text that stands in the model's chat template.
 static bool in_turns(const msgl_job *j, int i)
 {
-    return j->config.turns.on && j->ep->pooled && !j->req.pairs.on &&
+    return j->config.text_form.turns && j->ep->pooled && !j->req.pairs.on &&
            j->req.prompts[i].text != NULL;
 }
 
@@ -252,8 +278,8 @@ static int encode_parts(msgl_job *j, const msgl_tokenizer *tokenizer,
     int rc = gap ? msgl__fill_render(&j->req, tokenizer, &r, &err)
              : j->req.pairs.on
                  ? msgl__pair_render(&j->req, i, templates, &limits, &r, &err)
-                 : msgl__turn_render(&j->config.turns, j->req.before, &j->req.prompts[i], templates,
-                                     &limits, &r, &err);
+                 : msgl__turn_render(&j->config.text_form, j->req.before, &j->req.prompts[i],
+                                     templates, &limits, &r, &err);
     if (rc == MSGL_EUNSUPPORTED && gap) {
         rc = msgl__api_fail(&j->error, 501, NULL, NULL, "%s", err.text);
     } else if (rc != 0) {
@@ -337,6 +363,8 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     const char *field = chat && ep->prompt == MSGL_PROMPT_EITHER ? "messages" : ep->prompt_field;
     char name[sizeof j->error.param];
     int rc = 0;
+    if (ep->pooled && j->config.text_form.without_prompt && !j->config.text_form.turns)
+        rc = mark_prompts(j, tokenizer, field, max_ids);
     for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
         if (ep->name_prompt != NULL) {
             ep->name_prompt(&j->req, i, name, sizeof name);

@@ -12,6 +12,11 @@
 #include "template/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
+// Places in a prompt's tokens, as msgl_req_extra has them.
+typedef struct msgl_prompt_marks {
+    int32_t pair_from, pool_from;
+} msgl_prompt_marks;
+
 typedef struct msgl_job {
     struct msgl_job *next;
     uint64_t order;                // of submission
@@ -28,10 +33,10 @@ typedef struct msgl_job {
     // Result: rc 0 with req and ids, or with the answer if the endpoint ends here (put_job); or
     // negative with error.
     int rc;
-    msgl_gen_request req; // detached
-    msgl_ids *ids;        // [req.num_prompts]
-    int32_t *pair_from;   // [req.num_prompts] where second texts begin, 0: nowhere; NULL: nowhere
-    msgl_strbuf rendered; // of MSGL_PROMPT_RENDERED
+    msgl_gen_request req;     // detached
+    msgl_ids *ids;            // [req.num_prompts]
+    msgl_prompt_marks *marks; // [req.num_prompts], or NULL: they are 0
+    msgl_strbuf rendered;     // of MSGL_PROMPT_RENDERED
     msgl_strbuf answer;
     msgl_api_error error;
 } msgl_job;

@@ -11,7 +11,7 @@ static int add_turn(json_t *messages, const char *role, bool parts, const char *
                                  json_pack("{s:s,s:o}", "role", role, "content", content));
 }
 
-int msgl__turn_render(const msgl_text_turns *turns, const char *before, const msgl_prompt *p,
+int msgl__turn_render(const msgl_text_form *form, const char *before, const msgl_prompt *p,
                       const msgl_chat_templates *templates, const msgl_render_limits *limits,
                       msgl_rendered *out, msgl_err *err)
 {
@@ -21,11 +21,11 @@ int msgl__turn_render(const msgl_text_turns *turns, const char *before, const ms
     }
     json_t *messages = json_array();
     json_t *vars = json_pack("{s:o,s:b}", "messages", messages, "add_generation_prompt",
-                             (int)turns->answer_begins);
+                             (int)form->answer_begins);
     int rc = vars == NULL ? MSGL_ENOMEM : 0;
     if (rc == 0 && before != NULL && before[0] != '\0')
-        rc = add_turn(messages, "system", turns->parts, before, strlen(before));
-    if (rc == 0) rc = add_turn(messages, "user", turns->parts, p->text, p->len);
+        rc = add_turn(messages, "system", form->parts, before, strlen(before));
+    if (rc == 0) rc = add_turn(messages, "user", form->parts, p->text, p->len);
     if (rc != 0) {
         json_decref(vars);
         return msgl__err_set(err, MSGL_ENOMEM, "out of memory");

@@ -11,7 +11,7 @@
 // is none), as sentence-transformers has it of folders whose modality_config has "message". *out is
 // empty before; freed by the caller, also on failure. templates NULL: MSGL_EINVAL; else the errors
 // of msgl__chat_templates_render.
-int msgl__turn_render(const msgl_text_turns *turns, const char *before, const msgl_prompt *p,
+int msgl__turn_render(const msgl_text_form *form, const char *before, const msgl_prompt *p,
                       const msgl_chat_templates *templates, const msgl_render_limits *limits,
                       msgl_rendered *out, msgl_err *err);
 

@@ -121,6 +121,7 @@ static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t gramma
                           .num_listed = (int32_t)p->num_listed,
                           .pair_from = p->pair_from,
                           .token_task = p->token_task,
+                          .pool_from = p->pool_from,
                           .allowed = allowed,
                           .banned = banned,
                           .breakers = breakers,
@@ -173,7 +174,7 @@ int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, m
     const size_t stages_len = p->stages == NULL ? 0 : strlen(p->stages);
     if (p->num_bias == 0 && no_grammar && p->num_allowed == 0 && p->num_banned == 0 &&
         p->num_breakers == 0 && stages_len == 0 && p->pair_from == 0 && p->token_task == 0 &&
-        p->num_listed == 0 && !p->hidden && p->num_embeds == 0) {
+        p->pool_from == 0 && p->num_listed == 0 && !p->hidden && p->num_embeds == 0) {
         return 0;
     }
     int rc = check_counts(p, err);
@@ -212,6 +213,7 @@ msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x)
                                   .num_breakers = x->num_breakers,
                                   .pair_from = x->pair_from,
                                   .token_task = x->token_task,
+                                  .pool_from = x->pool_from,
                                   .listed = x->listed,
                                   .num_listed = x->num_listed,
                                   .hidden = x->hidden,

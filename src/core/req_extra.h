@@ -36,6 +36,7 @@ typedef struct msgl_req_extra {
     // is another (BERT's segment B); 0: there is no second.
     int32_t pair_from;
     int32_t token_task;     // msgl_token_task
+    int32_t pool_from;      // tokens before this one are not in the text's vector
     const int32_t *allowed; // in this block: the tokens that an answer is made of; none: all
     // In this block: sequences that no answer has, one behind the other, each with its length
     // before it.
@@ -74,7 +75,7 @@ typedef struct msgl_req_extra_parts {
     int64_t num_banned;
     const int32_t *breakers;
     int64_t num_breakers;
-    int32_t pair_from, token_task;
+    int32_t pair_from, token_task, pool_from;
     const int32_t *listed;
     int64_t num_listed;
     bool hidden;

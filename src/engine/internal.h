@@ -40,6 +40,7 @@ typedef struct msgl_engine_io {
     int32_t *positions;             // [num_tokens]
     int32_t *prompt_lens;           // [num_tokens], or NULL: as in msgl_forward
     int32_t *token_types;           // [num_tokens], or NULL: as in msgl_forward
+    int32_t *pool_from;             // [num_tokens], or NULL: as in msgl_forward
     int32_t *pages[MSGL_MAX_SPANS]; // in each span with pages, those that the new tokens are in
     int32_t *id_index;              // [num_tokens] places of the input ids in the token pool
     int32_t *rows;                  // [num_rows] tokens of the step that get logits, ascending

@@ -49,6 +49,8 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     if (m->ropes[0].dual.original > 0) io->prompt_lens = cut(&c, tokens, sizeof *io->prompt_lens);
     io->token_types = NULL;
     if (m->encoder.num_types > 0) io->token_types = cut(&c, tokens, sizeof *io->token_types);
+    io->pool_from = NULL;
+    if (m->arch->family->encodes) io->pool_from = cut(&c, tokens, sizeof *io->pool_from);
     for (int32_t i = 0; i < e->num_tables; i++) {
         io->pages[i] = cut(&c, most_pages(e, tokens), sizeof *io->pages[i]);
     }

@@ -138,6 +138,14 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req, int32
     s->num_samples++;
 }
 
+// How many of a text's first tokens are not pooled: its prompt's, where the folder says so, but
+// never all.
+static int32_t unpooled(const msgl_batch_req *r)
+{
+    const int32_t n = r->extra == NULL ? 0 : r->extra->pool_from;
+    return n < msgl__extend_len(r) ? n : 0;
+}
+
 // One row with logits: token `token` of the step, row `of_req` of request `req`. What is chosen
 // from it goes behind it in the token pool, as its draft does.
 static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t token,
@@ -150,6 +158,7 @@ static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t 
     const bool sampled = r->sample && at >= 0;
     const int32_t num_top = sampled ? r->sampling.logprobs : r->sampling.prompt_logprobs;
     s->io.rows[row] = token;
+    if (s->io.pool_from != NULL) s->io.pool_from[row] = token - of_req + unpooled(r);
     s->row_sample[row] = s->row_record[row] = -1;
     if (sampled) stage_sample(e, s, req, position + 1, at, place);
     if (num_top >= 0) {
@@ -337,6 +346,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .embeds = s->embed_runs,
         .num_embeds = s->num_embed_runs,
         .token_types = s->dev.token_types,
+        .pool_from = s->dev.pool_from,
         .num_ropes = e->model.cfg.num_ropes,
         .watch = msgl__expert_watch(e, &s->batch),
         .lora = s->lora,

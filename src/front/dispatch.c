@@ -91,18 +91,20 @@ static int choice_start(msgl_front *f, request_queue *q)
                                      .ids = ids->data,
                                      .sampling = req->sampling,
                                      .extra = msgl__prompt_extra(req, prompt)};
-    msgl_req_extra *pair = NULL;
-    if (g->job->pair_from != NULL && g->job->pair_from[prompt] > 0) {
-        const msgl_req_extra_parts parts = {.pair_from = g->job->pair_from[prompt]};
-        rc = msgl__req_extra_create_with(&parts, INT32_MAX, &pair, NULL);
+    msgl_req_extra *own = NULL;
+    if (g->job->marks != NULL) {
+        msgl_req_extra_parts parts = msgl__req_extra_parts_of(m.u.request.extra);
+        parts.pair_from = g->job->marks[prompt].pair_from;
+        parts.pool_from = g->job->marks[prompt].pool_from;
+        rc = msgl__req_extra_create_with(&parts, INT32_MAX, &own, NULL);
         if (rc != 0) return rc;
-        m.u.request.extra = pair;
+        m.u.request.extra = own;
     }
     m.u.request.sampling.seed += (uint64_t)copy;
     m.u.request.sampling.max_tokens = c->most - c->prompt;
     if (copy > 0 && shares_prompt(req)) m.u.request.sampling.prompt_logprobs = -1;
     rc = msgl__replica_post(r, &m);
-    msgl__req_extra_unref(pair);
+    msgl__req_extra_unref(own);
     return rc == 0 ? msgl__choice_claim(g, c) : rc;
 }
 

@@ -256,7 +256,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .labels = cfg->labels,
                                .multi_label = cfg->multi_label,
                                .prompts = cfg->prompts,
-                               .turns = cfg->turns,
+                               .text_form = cfg->text_form,
                                .open_schemas = cfg->open_schemas,
                                .unknown_fields = cfg->unknown_fields,
                                .added_from_text = cfg->added_from_text,

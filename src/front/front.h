@@ -52,7 +52,7 @@ typedef struct msgl_front_config {
     const char *const *labels;          // of a model that classifies, else NULL
     bool multi_label;                   // the same: a text may have several
     const msgl_text_prompts *prompts;   // of a model that embeds, or NULL
-    msgl_text_turns turns;              // the same: how texts stand in the chat template
+    msgl_text_form text_form;           // the same: how it takes texts
     int num_workers;                    // tokenizer threads, at least 1
     int max_waiting;                    // requests without a first token; beyond: 429
     size_t max_request_memory;          // bytes that all requests may hold here; beyond: 429

@@ -82,10 +82,11 @@ typedef struct msgl_act_kernels {
     // dtype: of the elements.
     void (*join_columns)(msgl_exec *x, msgl_dtype dtype, const void *shards, int shard_columns,
                          int rows, int dim, void *out);
-    // out[g, :] = the mean of in[r, :] over rows r in [cu[g], cu[g + 1]), none of which is empty;
-    // in [cu[groups], dim] and out [groups, dim], dense; out is not in. Sums are f32.
-    void (*mean_rows)(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,
-                      void *out);
+    // out[g, :] = the mean of in[r, :] over rows first[g] to last[g], both included: 3 and 5 are
+    // three rows. in [more than any last[g], dim] and out [groups, dim], dense; out is not in. Sums
+    // are f32.
+    void (*mean_rows)(msgl_exec *x, const void *in, const int32_t *first, const int32_t *last,
+                      int groups, int dim, void *out);
     // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.
     void (*cap)(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 } msgl_act_kernels;

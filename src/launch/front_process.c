@@ -144,7 +144,7 @@ static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_te
     if (rc != 0) return rc;
     rc = msgl__chat_templates_load_own(dir, p->cfg->chat_template, templates, err);
     if (rc != MSGL_ENOENT) return rc;
-    if (p->front_cfg.turns.on) {
+    if (p->front_cfg.text_form.turns) {
         return msgl__err_set(err, MSGL_EFORMAT,
                              "the model embeds texts in its chat template (modality_config of "
                              "sentence_bert_config.json), and its folder has none");

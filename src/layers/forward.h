@@ -59,7 +59,8 @@ typedef struct msgl_forward {
     const int32_t *prompt_lens;
     const msgl_embed_run *embeds; // [num_embeds]
     int32_t num_embeds;
-    const int32_t *token_types;           // [num_tokens] of encoders that tell texts apart, or NULL
+    const int32_t *token_types; // [num_tokens] of encoders that tell texts apart, or NULL
+    const int32_t *pool_from;   // [num_rows] of encoders: each text's first token that is pooled
     msgl_step_rope ropes[MSGL_MAX_ROPES]; // of this step
     int32_t num_ropes;
     // Between the product that finishes the residual stream and the next one. Empty when scaled is

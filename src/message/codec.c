@@ -249,6 +249,7 @@ static void extra(cursor *c, msgl_req_extra **x)
     const void *bias = parts.bias, *embeds = parts.embeds;
     i32(c, &parts.pair_from, 0, INT32_MAX, "request.pair_from");
     i32(c, &parts.token_task, MSGL_TASK_TEXT, MSGL_TASK_WEIGHTS, "request.token_task");
+    i32(c, &parts.pool_from, 0, INT32_MAX, "request.pool_from");
     i32(c, &kind, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_JSON_SCHEMA_OPEN, "request.grammar");
     text(c, &parts.grammar, false, "request.grammar");
     text(c, &parts.stages, false, "request.stages");

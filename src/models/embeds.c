@@ -69,15 +69,9 @@ static int load_config(const char *dir, const json_t *module, char *file, json_t
     return code == 0 ? msgl__json_load(file, MAX_BYTES, 0, out, err) : code;
 }
 
-// A mean without the tokens of a text's prompt; of one row it says nothing.
-static bool leaves_out_prompt(const json_t *config, msgl_pool_mode mode)
-{
-    return mode == MSGL_POOL_MEAN && json_is_false(json_object_get(config, "include_prompt"));
-}
-
 // A model that generates sees a whole text in its last token alone.
-static int read_pooling(const char *dir, const json_t *module, bool encodes, msgl_pool_mode *out,
-                        msgl_err *err)
+static int read_pooling(const char *dir, const json_t *module, bool encodes,
+                        msgl_model_pooling *out, msgl_err *err)
 {
     char file[PATH_BYTES], shown[64];
     json_t *config;
@@ -87,14 +81,10 @@ static int read_pooling(const char *dir, const json_t *module, bool encodes, msg
     size_t i = 0, known = encodes ? MSGL_COUNT(MODES) : 1;
     while (i < known && strcmp(mode, MODES[i][spelling]) != 0) i++;
     if (i < known) {
-        *out = (msgl_pool_mode)i;
-        if (leaves_out_prompt(config, *out)) {
-            code =
-                msgl__err_set(err, MSGL_EUNSUPPORTED,
-                              "%s: include_prompt: found false, allowed: true, as a mean has all "
-                              "tokens here",
-                              msgl__path_shown(file));
-        }
+        out->mode = (msgl_pool_mode)i;
+        // The last token is the same one either way.
+        out->text_form.without_prompt =
+            out->mode != MSGL_POOL_LAST && json_is_false(json_object_get(config, "include_prompt"));
     } else {
         code = msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: pooling mode: found %s, allowed: %s",
                              msgl__path_shown(file), msgl__printable(mode, shown, sizeof shown),
@@ -229,7 +219,7 @@ static void expect(msgl_json_reader *r, const char *key, const char *only)
 
 // modality_config's "message", which sentence-transformers 6 writes where the tokenizer has a chat
 // template. Without it texts stand by themselves.
-static int read_message(msgl_json_reader *config, msgl_text_turns *out)
+static int read_message(msgl_json_reader *config, msgl_text_form *out)
 {
     msgl_json_reader all = section(config, "modality_config");
     msgl_json_reader r = section(&all, "message");
@@ -244,12 +234,12 @@ static int read_message(msgl_json_reader *config, msgl_text_turns *out)
         msgl__json_reject(&r, MSGL_EUNSUPPORTED, "format", msgl__json_get(&r, "format"),
                           "flat or structured");
     }
-    out->on = r.status == 0;
+    out->turns = r.status == 0;
     return r.status;
 }
 
 // What the template is given beside messages. How texts are cut is not looked at, as they are not.
-static int read_template_arguments(msgl_json_reader *config, msgl_text_turns *out)
+static int read_template_arguments(msgl_json_reader *config, msgl_text_form *out)
 {
     msgl_json_reader all = section(config, "processing_kwargs");
     msgl_json_reader r = section(&all, "chat_template");
@@ -272,7 +262,7 @@ static int read_template_arguments(msgl_json_reader *config, msgl_text_turns *ou
 }
 
 // What a Transformer makes of a text before the model reads it.
-static int read_transformer(const char *dir, msgl_text_turns *out, msgl_err *err)
+static int read_transformer(const char *dir, msgl_text_form *out, msgl_err *err)
 {
     char file[PATH_BYTES];
     json_t *config;
@@ -282,7 +272,7 @@ static int read_transformer(const char *dir, msgl_text_turns *out, msgl_err *err
     if (code != 0) return code;
     msgl_json_reader r = {.file = msgl__path_shown(file), .section = "", .obj = config, .err = err};
     code = read_message(&r, out);
-    if (code == 0 && out->on) code = read_template_arguments(&r, out);
+    if (code == 0 && out->turns) code = read_template_arguments(&r, out);
     json_decref(config);
     return code;
 }
@@ -301,13 +291,13 @@ static int check_modules(const char *dir, const json_t *modules, bool encodes,
         const char *class = class_of(m);
         int code = 0;
         if (!scores && strcmp(class, "Pooling") == 0) {
-            code = read_pooling(dir, m, encodes, &out->mode, err);
+            code = read_pooling(dir, m, encodes, out, err);
         } else if (!scores && strcmp(class, "Dense") == 0 && dense_may_follow(before)) {
             code = read_dense(dir, m, out, err);
         } else if (scores && strcmp(class, "LogitScore") == 0) {
             code = read_score(dir, m, out->score_ids, err);
         } else if (!scores && strcmp(class, "Transformer") == 0) {
-            code = read_transformer(dir, &out->turns, err);
+            code = read_transformer(dir, &out->text_form, err);
         } else if (strcmp(class, "Transformer") != 0 &&
                    (scores || strcmp(class, "Normalize") != 0)) {
             return msgl__err_set(

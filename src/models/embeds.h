@@ -15,8 +15,8 @@ typedef struct msgl_model_pooling {
     msgl_pool_mode mode;                         // of MSGL_POOL_EMBED
     msgl_projection dense[MSGL_MAX_PROJECTIONS]; // of MSGL_POOL_EMBED: its Dense modules
     int32_t num_dense;
-    msgl_text_turns turns; // the same
-    int score_ids[2];      // of MSGL_POOL_SCORE: the tokens for yes and no, or for yes alone and -1
+    msgl_text_form text_form; // the same
+    int score_ids[2]; // of MSGL_POOL_SCORE: the tokens for yes and no, or for yes alone and -1
 } msgl_model_pooling;
 
 // MSGL_POOL_EMBED: modules.json has a Pooling, and it takes the last token, or, of a model that

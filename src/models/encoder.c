@@ -284,26 +284,21 @@ static void run_layer(const msgl_model *m, msgl_forward *f, const msgl_encoder_l
     if (post) msgl__norm(f, &l->ffn_norm, b->stream, b->stream, rows);
 }
 
-// The texts' rows of the stream, as the mode says: [num_rows, hidden].
+// The texts' rows of the stream, as the mode says: [num_rows, hidden]. rows: their last tokens.
 static void *pool(const msgl_model *m, msgl_forward *f, const void *stream, const int32_t *rows,
                   int32_t num_rows)
 {
     const int32_t hidden = m->cfg.hidden_size;
     void *out = msgl__activation(f, (size_t)num_rows, (size_t)hidden);
     if (out == NULL) return NULL;
-    if (m->cfg.encoder.pool == MSGL_POOL_LAST) {
-        f->k->moe.gather(f->x, stream, rows, num_rows, 1, hidden, out);
-        return out;
-    }
-    for (int32_t i = 0, at = 0; i < f->num_seqs; at += f->seqs[i++].size) {
-        const msgl_seqs *s = &f->seqs[i];
-        const void *from = msgl__row(f, stream, s->first_token, (size_t)hidden);
-        void *to = msgl__row(f, out, at, (size_t)hidden);
-        if (m->cfg.encoder.pool == MSGL_POOL_FIRST) {
-            f->k->moe.gather(f->x, from, s->dev_cu_seqlens_q, s->size, 1, hidden, to);
-        } else {
-            f->k->act.mean_rows(f->x, from, s->dev_cu_seqlens_q, s->size, hidden, to);
-        }
+    switch (m->cfg.encoder.pool) {
+    case MSGL_POOL_LAST: f->k->moe.gather(f->x, stream, rows, num_rows, 1, hidden, out); break;
+    case MSGL_POOL_FIRST:
+        f->k->moe.gather(f->x, stream, f->pool_from, num_rows, 1, hidden, out);
+        break;
+    case MSGL_POOL_MEAN:
+        f->k->act.mean_rows(f->x, stream, f->pool_from, rows, num_rows, hidden, out);
+        break;
     }
     return out;
 }

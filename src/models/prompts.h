@@ -20,13 +20,15 @@ typedef struct msgl_text_prompts {
     const char *usual; // what texts get that ask for none (default_prompt_name); NULL: nothing
 } msgl_text_prompts;
 
-// How texts stand in the model's chat template: the text is the content of a user's turn, and its
-// prompt, if that is not empty, the content of a system's turn before it.
-typedef struct msgl_text_turns {
-    bool on;            // they do; else prompt and text are one text
-    bool parts;         // contents are [{"type": "text", "text": ...}], not strings
-    bool answer_begins; // the template's add_generation_prompt
-} msgl_text_turns;
+// How a model that embeds takes a text and its prompt. In turns of its chat template: the text is
+// the content of a user's turn, and its prompt, if that is not empty, that of a system's turn
+// before it.
+typedef struct msgl_text_form {
+    bool turns;          // they stand in turns; else prompt and text are one text
+    bool parts;          // contents are [{"type": "text", "text": ...}], not strings
+    bool answer_begins;  // the template's add_generation_prompt
+    bool without_prompt; // the prompt's tokens are not pooled; not of texts in turns
+} msgl_text_form;
 
 // Of the folder `dir`; none where it has no such file. MSGL_EFORMAT: a prompt is no string, or
 // default_prompt_name is none of their names; MSGL_ELIMIT.

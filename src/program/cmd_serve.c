@@ -159,7 +159,7 @@ static int choose_pooling(const char *dir, bool encodes, msgl_options *o, msgl_f
     msgl_model_pooling pooling;
     const int rc = msgl__model_pooling(dir, encodes, &pooling, err);
     if (rc != 0) return rc;
-    front->turns = pooling.turns;
+    front->text_form = pooling.text_form;
     if (encodes || o->is_embedding) return 0;
     o->is_embedding = pooling.kind == MSGL_POOL_EMBED;
     o->is_reranker = pooling.kind == MSGL_POOL_SCORE;

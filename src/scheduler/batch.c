@@ -60,9 +60,10 @@ static void add_saves(msgl_scheduler *s, msgl_inflight_step *step, msgl_req *r, 
 // Whether the engine reads something of r's variable part: of grammars and lists, it does not.
 static bool engine_reads_extra(const msgl_req *r)
 {
-    return r->extra != NULL && (r->extra->num_bias > 0 || r->extra->num_breakers > 0 ||
-                                r->extra->pair_from > 0 || r->row_values > 0 ||
-                                r->extra->token_task != MSGL_TASK_TEXT || r->extra->num_embeds > 0);
+    return r->extra != NULL &&
+           (r->extra->num_bias > 0 || r->extra->num_breakers > 0 || r->extra->pair_from > 0 ||
+            r->extra->pool_from > 0 || r->row_values > 0 ||
+            r->extra->token_task != MSGL_TASK_TEXT || r->extra->num_embeds > 0);
 }
 
 // What r's next token, which gets to position `at`, is chosen from; NULL: all.

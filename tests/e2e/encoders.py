@@ -266,6 +266,9 @@ for name in ("qwen3_turns", "gemma3_encoder_turns"):
     embeds(name)
     turns(name)
 strict_turns()
+for name in ("bert_without_prompt", "xlm_roberta_without_prompt"):
+    embeds(name)
+    prompts(name)
 tokens()
 for name in ("bert_classifier", "modernbert_classifier", "qwen3_classifier"):
     classifies(name, ["no", "maybe", "yes"])

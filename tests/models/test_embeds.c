@@ -106,18 +106,21 @@ static void test_modes(void **state)
         const char *pooling;
         int code;
         msgl_pool_mode mode;
+        bool without_prompt;
     } modes[] = {
-        {"{\"pooling_mode_mean_tokens\":true}", 0, MSGL_POOL_MEAN},
-        {"{\"pooling_mode\":\"mean\"}", 0, MSGL_POOL_MEAN},
-        {"{\"pooling_mode\":\"mean\",\"include_prompt\":true}", 0, MSGL_POOL_MEAN},
-        {"{\"pooling_mode\":\"cls\",\"include_prompt\":false}", 0, MSGL_POOL_FIRST},
-        {"{\"pooling_mode_cls_token\":true}", 0, MSGL_POOL_FIRST},
-        {"{\"pooling_mode\":\"cls\"}", 0, MSGL_POOL_FIRST},
-        {LAST, 0, MSGL_POOL_LAST},
-        {"{\"pooling_mode_max_tokens\":true}", MSGL_EUNSUPPORTED, MSGL_POOL_LAST},
-        {"{\"pooling_mode\":\"mean_tokens\"}", MSGL_EUNSUPPORTED, MSGL_POOL_LAST},
+        {"{\"pooling_mode_mean_tokens\":true}", 0, MSGL_POOL_MEAN, false},
+        {"{\"pooling_mode\":\"mean\"}", 0, MSGL_POOL_MEAN, false},
+        {"{\"pooling_mode\":\"mean\",\"include_prompt\":true}", 0, MSGL_POOL_MEAN, false},
+        {"{\"pooling_mode\":\"mean\",\"include_prompt\":false}", 0, MSGL_POOL_MEAN, true},
+        {"{\"pooling_mode\":\"cls\",\"include_prompt\":false}", 0, MSGL_POOL_FIRST, true},
+        {"{\"pooling_mode\":\"lasttoken\",\"include_prompt\":false}", 0, MSGL_POOL_LAST, false},
+        {"{\"pooling_mode_cls_token\":true}", 0, MSGL_POOL_FIRST, false},
+        {"{\"pooling_mode\":\"cls\"}", 0, MSGL_POOL_FIRST, false},
+        {LAST, 0, MSGL_POOL_LAST, false},
+        {"{\"pooling_mode_max_tokens\":true}", MSGL_EUNSUPPORTED, MSGL_POOL_LAST, false},
+        {"{\"pooling_mode\":\"mean_tokens\"}", MSGL_EUNSUPPORTED, MSGL_POOL_LAST, false},
         {"{\"pooling_mode_cls_token\":true,\"pooling_mode_mean_tokens\":true}", MSGL_EUNSUPPORTED,
-         MSGL_POOL_LAST},
+         MSGL_POOL_LAST, false},
     };
     (void)state;
     folder f;
@@ -130,16 +133,11 @@ static void test_modes(void **state)
         folder_write(&f, "1_Pooling/config.json", modes[i].pooling, strlen(modes[i].pooling));
         const int code = msgl__model_pooling(f.dir, true, &got, &err);
         if (code != modes[i].code || (code == 0 && got.mode != modes[i].mode) ||
+            (code == 0 && got.text_form.without_prompt != modes[i].without_prompt) ||
             (code != 0 && strstr(err.text, "allowed: one of lasttoken, cls, mean") == NULL)) {
             fail_msg("%s: %d, %d: %s", modes[i].pooling, code, (int)got.mode, err.text);
         }
     }
-    static const char without[] = "{\"pooling_mode\":\"mean\",\"include_prompt\":false}";
-    msgl_model_pooling got;
-    msgl_err err = {0};
-    folder_write(&f, "1_Pooling/config.json", without, strlen(without));
-    assert_int_equal(msgl__model_pooling(f.dir, true, &got, &err), MSGL_EUNSUPPORTED);
-    assert_non_null(strstr(err.text, "1_Pooling/config.json: include_prompt: found false"));
     folder_remove(&f);
 }
 
@@ -154,47 +152,53 @@ static void test_modalities(void **state)
     static const struct {
         const char *config;
         int code;
-        msgl_text_turns turns;
+        msgl_text_form turns;
         const char *text;
     } all[] = {
-        {"{}", 0, {false}, NULL},
-        {"{\"max_seq_length\":512,\"do_lower_case\":false}", 0, {false}, NULL},
-        {"{\"modality_config\":{\"text\":{\"method\":\"forward\"}}}", 0, {false}, NULL},
-        {IN_TURNS(""), 0, {true, false, false}, NULL},
-        {MESSAGE(FORWARD ",\"format\":\"structured\"") "}", 0, {true, true, false}, NULL},
-        {ARGUMENTS("\"add_generation_prompt\":true"), 0, {true, false, true}, NULL},
-        {ARGUMENTS("\"restore_suffix\":false"), 0, {true, false, false}, NULL},
+        {"{}", 0, {0}, NULL},
+        {"{\"max_seq_length\":512,\"do_lower_case\":false}", 0, {0}, NULL},
+        {"{\"modality_config\":{\"text\":{\"method\":\"forward\"}}}", 0, {0}, NULL},
+        {IN_TURNS(""), 0, {.turns = true}, NULL},
+        {MESSAGE(FORWARD ",\"format\":\"structured\"") "}",
+         0,
+         {.turns = true, .parts = true},
+         NULL},
+        {ARGUMENTS("\"add_generation_prompt\":true"),
+         0,
+         {.turns = true, .answer_begins = true},
+         NULL},
+        {ARGUMENTS("\"restore_suffix\":false"), 0, {.turns = true}, NULL},
         {MESSAGE(FORWARD) "}",
          MSGL_EUNSUPPORTED,
-         {false},
+         {0},
          "sentence_bert_config.json: modality_config.message.format: found nothing, allowed flat "
          "or structured"},
         {MESSAGE("\"method\":\"get_text_features\"") "}",
          MSGL_EUNSUPPORTED,
-         {false},
+         {0},
          "modality_config.message.method: found \"get_text_features\", allowed forward"},
         {MESSAGE("\"method\":\"forward\",\"method_output_name\":\"logits\"") "}",
          MSGL_EUNSUPPORTED,
-         {false},
+         {0},
          "modality_config.message.method_output_name: found \"logits\", allowed last_hidden_state"},
         {ARGUMENTS("\"enable_thinking\":false"),
          MSGL_EUNSUPPORTED,
-         {false},
+         {0},
          "processing_kwargs.chat_template.enable_thinking: found false, allowed "
          "add_generation_prompt alone"},
         {ARGUMENTS("\"add_generation_prompt\":1"),
          MSGL_EFORMAT,
-         {false},
+         {0},
          "processing_kwargs.chat_template.add_generation_prompt: found 1"},
         {"{\"modality_config\":[]}",
          MSGL_EFORMAT,
-         {false},
+         {0},
          "modality_config: found a list of 0, allowed an object"},
         {"{\"modality_config\":{\"message\":7}}",
          MSGL_EFORMAT,
-         {false},
+         {0},
          "modality_config.message: found 7, allowed an object"},
-        {"[", MSGL_EFORMAT, {false}, "sentence_bert_config.json"},
+        {"[", MSGL_EFORMAT, {0}, "sentence_bert_config.json"},
     };
     static const char modules[] =
         "[" MODULE("", OLD "Transformer") "," MODULE("1_Pooling", OLD "Pooling") "]";
@@ -212,11 +216,12 @@ static void test_modalities(void **state)
         if (code != all[i].code || (code != 0 && strstr(err.text, all[i].text) == NULL)) {
             fail_msg("%s: %d: %s", all[i].config, code, err.text);
         }
-        const msgl_text_turns *want = &all[i].turns;
-        if (code == 0 && (got.turns.on != want->on || got.turns.parts != want->parts ||
-                          got.turns.answer_begins != want->answer_begins)) {
-            fail_msg("%s: %d, %d, %d", all[i].config, got.turns.on, got.turns.parts,
-                     got.turns.answer_begins);
+        const msgl_text_form *want = &all[i].turns;
+        if (code == 0 &&
+            (got.text_form.turns != want->turns || got.text_form.parts != want->parts ||
+             got.text_form.answer_begins != want->answer_begins)) {
+            fail_msg("%s: %d, %d, %d", all[i].config, got.text_form.turns, got.text_form.parts,
+                     got.text_form.answer_begins);
         }
     }
     folder_remove(&f);

@@ -322,22 +322,23 @@ static __global__ void cap_kernel(float *logits, size_t n, float scale, float ca
 
 // A thread a column of a group; a column's rows in order.
 template <typename T>
-static __global__ void mean_kernel(const T *in, const int32_t *cu, int dim, T *out)
+static __global__ void mean_kernel(const T *in, const int32_t *first, const int32_t *last, int dim,
+                                   T *out)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
     const int column = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     const size_t group = blockIdx.y;
     if (column >= dim) return;
-    const int from = cu[group], to = cu[group + 1];
+    const int from = first[group], to = last[group] + 1;
     float sum = 0;
     for (int r = from; r < to; r++) sum += to_f32(in[(size_t)r * (size_t)dim + column]);
     out[group * (size_t)dim + column] = from_f32<T>(sum / (float)(to - from));
 }
 
 template <typename T>
-static void mean_typed(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,
-                       void *out)
+static void mean_typed(msgl_exec *x, const void *in, const int32_t *first, const int32_t *last,
+                       int groups, int dim, void *out)
 {
     enum { THREADS = 64 };
     for (int g = 0; g < groups; g += MAX_GRID_Y) {
@@ -345,14 +346,14 @@ static void mean_typed(msgl_exec *x, const void *in, const int32_t *cu, int grou
         const dim3 grid((unsigned)((dim + THREADS - 1) / THREADS), (unsigned)n);
         T *to = (T *)out + (size_t)g * (size_t)dim;
         MSGL_CUDA_TRY(x, msgl__launch(mean_kernel<T>, grid, dim3(THREADS), 0, msgl__cuda_stream(x),
-                                      (const T *)in, cu + g, dim, to));
+                                      (const T *)in, first + g, last + g, dim, to));
     }
 }
 
-extern "C" void msgl__cuda_mean_rows(msgl_exec *x, const void *in, const int32_t *cu, int groups,
-                                     int dim, void *out)
+extern "C" void msgl__cuda_mean_rows(msgl_exec *x, const void *in, const int32_t *first,
+                                     const int32_t *last, int groups, int dim, void *out)
 {
-    MSGL_BY_DTYPE(x->act, mean_typed, x, in, cu, groups, dim, out);
+    MSGL_BY_DTYPE(x->act, mean_typed, x, in, first, last, groups, dim, out);
 }
 
 // U: what a thread moves, of which shards have whole ones in each row.

@@ -62,8 +62,8 @@ void msgl__cuda_temper(msgl_exec *x, const msgl_temper *how, const int32_t *posi
 // `to` says): [rows, n], or c->out itself when it is not gated.
 void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c, const void *product,
                                size_t ld_product);
-void msgl__cuda_mean_rows(msgl_exec *x, const void *in, const int32_t *cu, int groups, int dim,
-                          void *out);
+void msgl__cuda_mean_rows(msgl_exec *x, const void *in, const int32_t *first, const int32_t *last,
+                          int groups, int dim, void *out);
 void msgl__cuda_join_columns(msgl_exec *x, msgl_dtype dtype, const void *shards, int shard_columns,
                              int rows, int dim, void *out);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
