@@ -137,7 +137,14 @@ GGUF = {
         "llama",
         dict(r=4, lora_alpha=8, target_modules=ATTENTION + ["gate_proj", "down_proj", "embed_tokens"]),
     ),
+    "gguf_llama_blocks": (
+        "llama",
+        dict(r=32, lora_alpha=8, target_modules=ATTENTION + ["up_proj", "down_proj", "embed_tokens"]),
+    ),
 }
+# What the tensors of one of them are, by turns; Q8_0 is what llama.cpp's converter writes beside floats.
+Type = gguf.GGMLQuantizationType
+BLOCKS = {"gguf_llama_blocks": [Type.Q8_0, Type.Q4_0, Type.Q8_0, Type.Q5_1, Type.MXFP4, Type.Q4_1, Type.Q5_0]}
 
 
 def make(root, name, model, arguments, folder="models"):
@@ -182,8 +189,22 @@ def permute(w, heads):
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
-def to_gguf(root, model, out):
-    """The folder as one file, in its place."""
+def round_blocks(out, types):
+    """Makes the folder's values those of blocks, which are returned by tensor, by gguf-py's dequantize. Rows are those of
+    the GGUF file but for their order."""
+    path = out / "adapter_model.safetensors"
+    tensors, blocks = load_file(path), {}
+    for i, (key, w) in enumerate(sorted(tensors.items())):
+        turned, kind = key.endswith("lora_embedding_A"), types[i % len(types)]
+        blocks[key] = gguf.quantize((w.T if turned else w).contiguous().numpy(), kind), kind
+        w = torch.from_numpy(gguf.dequantize(*blocks[key]))
+        tensors[key] = (w.T if turned else w).contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+    return blocks
+
+
+def to_gguf(root, model, out, blocks):
+    """The folder as one file, in its place; of what blocks there are these."""
     config = json.loads((root / "gguf" / model / "config.json").read_text())
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
@@ -193,13 +214,15 @@ def to_gguf(root, model, out):
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA,
                        json.loads((out / "adapter_config.json").read_text())["lora_alpha"])
     for key, w in sorted(load_file(out / "adapter_model.safetensors").items()):
+        packed, kind = blocks.get(key, (None, None))
         key = key.removeprefix("base_model.model.").removesuffix(".weight")
         module, part = key.rsplit(".", 1)
-        if part == "lora_B" and module.rsplit(".", 1)[1] in heads:
-            w = permute(w, heads[module.rsplit(".", 1)[1]])
         if part == "lora_embedding_A":
             w = w.T.contiguous()
-        writer.add_tensor(names.get_name(module) + ".weight.lora_" + part[-1].lower(), w.numpy())
+        w = packed if packed is not None else w.numpy()
+        if part == "lora_B" and module.rsplit(".", 1)[1] in heads:
+            w = permute(w, heads[module.rsplit(".", 1)[1]])
+        writer.add_tensor(names.get_name(module) + ".weight.lora_" + part[-1].lower(), w, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -252,8 +275,9 @@ def main():
     for name, (model, arguments) in GGUF.items():
         if not names or name in names:
             out = make(root, name, model, arguments, "gguf")
+            blocks = round_blocks(out, BLOCKS[name]) if name in BLOCKS else {}
             expect(root, name, model, out, "gguf")
-            to_gguf(root, model, out)
+            to_gguf(root, model, out, blocks)
     if not names or "experts_apart" in names:
         expect(root, "experts_apart", "qwen3_moe", make_apart(root))
 

@@ -34,8 +34,11 @@ int msgl__lora_factors_begin(const msgl_checkpoint *c, const msgl_tensor *t, con
 int msgl__lora_factors_take(const msgl_checkpoint *c, const msgl_tensor *t, bool is_a,
                             msgl_lora_factors *f, msgl_err *err)
 {
-    if (!t->loadable || t->packing.form != NULL || t->ndim != 2) {
-        return msgl__lora_fail(c, t, MSGL_EFORMAT, "allowed: two dimensions of F32, F16 or BF16",
+    const bool blocks = t->packing.form == &msgl__stored_blocks;
+    if (!t->loadable || (t->packing.form != NULL && !blocks) || t->ndim != 2) {
+        return msgl__lora_fail(c, t, MSGL_EFORMAT,
+                               "allowed: two dimensions of F32, F16 or BF16, or of a GGUF file's "
+                               "blocks",
                                err);
     }
     *(is_a ? &f->a : &f->b) = t;

@@ -24,7 +24,7 @@ bool msgl__lora_factors_are(const msgl_lora_factors *f, const char *name, size_t
 // Empty ones of that module, for the tensor t. MSGL_ELIMIT: the name is too long.
 int msgl__lora_factors_begin(const msgl_checkpoint *c, const msgl_tensor *t, const char *name,
                              size_t len, msgl_lora_factors *f, msgl_err *err);
-// t is A or B. MSGL_EFORMAT: it is no matrix of floats.
+// t is A or B. MSGL_EFORMAT: it is no matrix of floats, or of blocks (GGUF).
 int msgl__lora_factors_take(const msgl_checkpoint *c, const msgl_tensor *t, bool is_a,
                             msgl_lora_factors *f, msgl_err *err);
 // Behind the last tensor. MSGL_EFORMAT: one is missing.

@@ -8,11 +8,16 @@
 typedef msgl_lora_module module;
 typedef msgl_lora_reading reading;
 
+// All n elements of t.
 static void to_f32(const msgl_tensor *t, size_t n, float scale, float *restrict out)
 {
     const uint8_t *restrict from = t->data; // maybe not aligned
+    const msgl_packed p = msgl__packed_of(t);
     uint16_t half;
-    if (t->dtype == MSGL_F32) {
+    if (t->packing.form != NULL) {
+        for (size_t row = 0; row < p.rows; row++)
+            t->packing.form->expand(&p, row, 0, p.cols, out + row * p.cols);
+    } else if (t->dtype == MSGL_F32) {
         memcpy(out, from, n * sizeof *out);
     } else if (t->dtype == MSGL_BF16) {
         for (size_t i = 0; i < n; i++) {

@@ -9,6 +9,7 @@
 #include "models/lora.h"
 #include "models/lora_experts.h"
 #include "models/lora_factors.h"
+#include "models/source.h"
 
 // A tensor of the model, and the layer that its rows and columns are in.
 typedef struct msgl_lora_site {
@@ -52,10 +53,16 @@ size_t msgl__lora_module_end(const msgl_lora_sites *s, size_t first);
 // What a module's rank takes of a product's rows or columns: itself and, by tiles, zeros behind.
 int32_t msgl__lora_room(const msgl_lora_sites *s, int32_t rank);
 
-// Element i of a tensor whose elements stand one by one.
+// Element i of a tensor whose elements stand one by one, or in blocks.
 static inline float msgl__lora_element(const msgl_tensor *t, size_t i)
 {
     uint32_t aligned = 0;
+    if (t->packing.form != NULL) {
+        const msgl_packed p = msgl__packed_of(t);
+        float value;
+        t->packing.form->expand(&p, i / p.cols, i % p.cols, 1, &value);
+        return value;
+    }
     const size_t size = msgl__dtype_size(t->dtype);
     memcpy(&aligned, t->data + i * size, size);
     return msgl__load_f32(&aligned, t->dtype, 0);

@@ -114,16 +114,21 @@ static const struct {
     {"tokens_tied", "qwen3_f32"},
 };
 
-// The whole prompt at once, then in a chunk and answers. level NULL: the CPU's best.
+#define GGUF "../gguf/"
+
+// The whole prompt at once, then in a chunk and answers. level NULL: the CPU's best. Of models in
+// GGUF's folder the adapter is a GGUF file, and the prompt llama's.
 // False: a GPU has no kernels for the model.
 static bool check_alone(const char *name, const char *model, const char *level, int ranks)
 {
-    char dir[PATH];
+    const bool gguf = strncmp(model, GGUF, sizeof GGUF - 1) == 0;
+    char dir[PATH], adapter[PATH];
     int32_t ids[PROMPT];
     harness h;
     msgl_err err = {0};
     parity_path(dir, model, "");
-    prompt_of(model, ids);
+    prompt_of(gguf ? "llama" : model, ids);
+    (void)snprintf(adapter, sizeof adapter, "%s%s", name, gguf ? "/adapter.gguf" : "");
     msgl_options o = config(dir, "float32", true);
     o.cpu_level = level;
     o.tp_size = ranks;
@@ -133,7 +138,7 @@ static bool check_alone(const char *name, const char *model, const char *level, 
         return false;
     }
     if (code != 0) fail_msg("%s", err.text);
-    load(&h, 2, name);
+    load(&h, 2, adapter);
     float *expected = expected_of(&h, name);
     harness_pages(&h, 3, POSITIONS + 1);
     harness_tokens(&h, 3, ids, POSITIONS);
@@ -247,31 +252,15 @@ static void test_ranks(void **state)
 }
 
 // A GGUF file's adapter, whose q and k are permuted, over the model's folder and over its GGUF
-// file.
+// file; the second one's tensors are blocks, of which a rank's columns are halves.
 static void test_gguf(void **state)
 {
     (void)state;
-    static const char *const BASES[] = {"llama", "llama-f32.gguf"};
-    int32_t ids[PROMPT];
-    prompt_of("llama", ids);
-    for (size_t i = 0; i < sizeof BASES / sizeof BASES[0]; i++) {
-        char dir[PATH];
-        harness h;
-        (void)snprintf(dir, sizeof dir, MSGL_SOURCE_DIR "/tests/vectors/gguf/%s", BASES[i]);
-        const msgl_options o = config(dir, "float32", true);
-        harness_open(&h, &o);
-        load(&h, 0, "gguf_llama/adapter.gguf");
-        float *expected = expected_of(&h, "gguf_llama");
-        harness_pages(&h, 0, POSITIONS + 1);
-        harness_tokens(&h, 0, ids, POSITIONS);
-        msgl_batch_req req = harness_req(0, 0, POSITIONS);
-        req.adapter = 1;
-        harness_step(&h, MSGL_PREFILL, &req, 1);
-        const double most = difference(&h, 0, expected, 0, POSITIONS);
-        print_message("gguf_llama over %s %.2g\n", BASES[i], most);
-        assert_true(most < 1e-3);
-        free(expected);
-        harness_close(&h);
+    for (int ranks = 1; ranks <= (ON_CPU ? 2 : 1); ranks++) {
+        check_alone("gguf_llama", GGUF "llama", NULL, ranks);
+        check_alone("gguf_llama", GGUF "llama-f32.gguf", NULL, ranks);
+        check_alone("gguf_llama_blocks", GGUF "llama", NULL, ranks);
+        check_alone("gguf_llama_blocks", GGUF "llama-f32.gguf", NULL, ranks);
     }
 }
 
