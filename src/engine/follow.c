@@ -72,7 +72,8 @@ static int follow_extra(follower *f)
                                         .hidden = x.hidden != 0,
                                         .embeds = embeds,
                                         .num_embeds = x.num_embeds,
-                                        .embed_dim = x.embed_dim};
+                                        .embed_dim = x.embed_dim,
+                                        .pair_from = x.pair_from};
     msgl_req_extra **mine = &f->extras[x.table_idx];
     msgl__req_extra_unref(*mine);
     *mine = NULL;

@@ -39,6 +39,7 @@ typedef struct msgl_wire_tokens {
 
 typedef struct msgl_wire_extra {
     int32_t table_idx, num_bias, num_breakers, num_listed, hidden, num_embeds, embed_dim;
+    int32_t pair_from; // what else pooling wants of a text, rank 0 alone reads
 } msgl_wire_extra;
 
 typedef struct msgl_wire_admin {

@@ -326,7 +326,8 @@ int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_ext
                                   .num_listed = extra->num_listed,
                                   .hidden = extra->hidden,
                                   .num_embeds = extra->num_embeds,
-                                  .embed_dim = extra->embed_dim};
+                                  .embed_dim = extra->embed_dim,
+                                  .pair_from = extra->pair_from};
     const size_t embeds = (size_t)extra->num_embeds * (size_t)extra->embed_dim;
     msgl__wire_begin(&r->message, MSGL_WIRE_EXTRA);
     msgl__wire_put(&r->message, &head, sizeof head);

@@ -5,6 +5,19 @@
 
 #include <stdio.h>
 
+int msgl__check_shared(const msgl_shared_dim *shared, size_t num, int32_t ranks, msgl_err *err)
+{
+    for (size_t i = 0; i < num; i++) {
+        const int32_t n = shared[i].n;
+        if (n % ranks == 0 || (shared[i].repeats && ranks % n == 0)) continue;
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: %s is %d%s", (int)ranks,
+                             shared[i].name, (int)n,
+                             shared[i].repeats ? "; allowed: a divisor or a multiple of it"
+                                               : "; allowed: a divisor of it");
+    }
+    return 0;
+}
+
 // A weight that every rank has whole.
 void msgl__declare_linear(const msgl_declaring *d, msgl_linear *l, int32_t n, int32_t k, bool bias,
                           const msgl_linear_use *use)

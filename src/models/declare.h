@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the layers of the decoder family declare their tensors by: where a tensor goes in a weight,
+// What the layers of both families declare their tensors by: where a tensor goes in a weight,
 // and what of it this rank keeps. Names are those behind "layers.N.", without .weight and .bias.
 #ifndef MSGL_MODELS_DECLARE_H
 #define MSGL_MODELS_DECLARE_H
@@ -15,6 +15,16 @@ struct msgl_declaring {
     int32_t layer;      // as its file counts
     const char *within; // what the names of all its tensors begin with behind "layers.N.", or ""
 };
+
+// A dimension of the config that ranks share.
+typedef struct msgl_shared_dim {
+    const char *name;
+    int32_t n;
+    bool repeats; // may be fewer, of which each rank has one
+} msgl_shared_dim;
+
+// Whether so many ranks can. MSGL_EUNSUPPORTED names the dimension that they cannot share.
+int msgl__check_shared(const msgl_shared_dim *shared, size_t num, int32_t ranks, msgl_err *err);
 
 static inline int32_t msgl__ranges_count(const msgl_range *ranges, int32_t num)
 {

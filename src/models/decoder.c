@@ -55,11 +55,7 @@ static int check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *exper
     const bool latent = d->latent.rank > 0;
     const int32_t kv_full = msgl__attn_shape(c, false).num_kv_heads;
     const int32_t kv_sliding = msgl__attn_shape(c, true).num_kv_heads;
-    const struct {
-        const char *name;
-        int32_t n;
-        bool repeats; // may be fewer, of which each rank has one
-    } shared[] = {
+    const msgl_shared_dim shared[] = {
         {"num_attention_heads", c->num_heads, false},
         {"num_key_value_heads", latent ? 0 : kv_full, true},
         {"num_key_value_heads of layers with a window", latent ? 0 : kv_sliding, true},
@@ -72,15 +68,8 @@ static int check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *exper
         {"mamba_n_heads", d->mamba.heads, false},
         {"mamba_n_groups", d->mamba.groups, false},
     };
-    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++) {
-        const int32_t n = shared[i].n;
-        if (n % ranks == 0 || (shared[i].repeats && ranks % n == 0)) continue;
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: %s is %d%s", (int)ranks,
-                             shared[i].name, (int)n,
-                             shared[i].repeats ? "; allowed: a divisor or a multiple of it"
-                                               : "; allowed: a divisor of it");
-    }
-    return check_experts(d, ranks, expert_ranks, err);
+    const int code = msgl__check_shared(shared, MSGL_COUNT(shared), ranks, err);
+    return code == 0 ? check_experts(d, ranks, expert_ranks, err) : code;
 }
 
 static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)

@@ -10,6 +10,7 @@
 #include "kernel/device.h"
 #include "layers/embedding.h"
 #include "layers/lora.h"
+#include "models/declare.h"
 
 // What BERT has.
 static void configure(msgl_json_reader *r, msgl_model_config *c)
@@ -81,13 +82,12 @@ void msgl__encoder_read_labels(msgl_json_reader *r, msgl_model_config *c)
 static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
                    msgl_cache_specs *out)
 {
-    (void)ranks;
     (void)act;
     *out = (msgl_cache_specs){.count = 1};
     out->all[0] = (msgl_cache_spec){.kind = MSGL_CACHE_KV,
                                     .num_layers = 1,
                                     .window = -1,
-                                    .num_heads = c->num_kv_heads,
+                                    .num_heads = msgl__shard_size(c->num_kv_heads, ranks),
                                     .k_dim = c->head_dim,
                                     .v_dim = c->head_dim,
                                     .dtype = dtype};
@@ -96,10 +96,13 @@ static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, 
 static int check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *expert_ranks,
                        msgl_err *err)
 {
+    const msgl_shared_dim shared[] = {
+        {"num_attention_heads", c->num_heads, false},
+        {"num_key_value_heads", c->num_kv_heads, true},
+        {"intermediate_size", c->encoder.intermediate_size, false},
+    };
     *expert_ranks = 1;
-    if (ranks == 1) return 0;
-    return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: %s is an encoder; allowed: 1",
-                         (int)ranks, c->arch->name);
+    return msgl__check_shared(shared, MSGL_COUNT(shared), ranks, err);
 }
 
 // Keys that a token of this layer sees to each side; -1: all.
@@ -141,8 +144,8 @@ static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *
     const int32_t window = window_of(e, index);
     const int32_t rope = window >= 0 && c->num_ropes > 1 ? 1 : 0;
     layer->attn = (msgl_attention){
-        .num_heads = c->num_heads,
-        .num_kv_heads = c->num_kv_heads,
+        .num_heads = msgl__shard_size(c->num_heads, m->target.ranks),
+        .num_kv_heads = msgl__shard_size(c->num_kv_heads, m->target.ranks),
         .head_dim = c->head_dim,
         .v_dim = c->head_dim,
         .value_scale = 1,
@@ -164,6 +167,7 @@ static void build_layer(const msgl_model *m, int32_t index, msgl_encoder_layer *
     layer->ffn_join = join_behind(&layer->ffn_post_norm);
     layer->mlp =
         (msgl_mlp){.activation = e->activation, .plain = !e->gated, .pointwise = e->pointwise};
+    layer->attn_out.row_parallel = layer->mlp.down.row_parallel = true;
 }
 
 static int build(msgl_model *m, msgl_err *err)

@@ -4,14 +4,11 @@
 // step.
 #include <stdio.h>
 
+#include "models/declare.h"
 #include "models/encoder.h"
 
-// Where declarations go: of a layer, or with layer -1 of what is around the layers.
-typedef struct declaring {
-    msgl_model *m;
-    msgl_weight_plan *p;
-    int32_t layer;
-} declaring;
+// Layer -1 is what is around the layers.
+typedef msgl_declaring declaring;
 
 enum { NAME = 160 };
 
@@ -28,7 +25,7 @@ static const char *full_name(const declaring *d, const char *name, char out[NAME
     return out;
 }
 
-// `rows` rows of a table; those before `first` are left out.
+// `rows` rows of a table, which every rank has whole; those before `first` are left out.
 static void declare_table(const declaring *d, msgl_weight *w, int32_t rows, int32_t first,
                           const char *name)
 {
@@ -48,14 +45,6 @@ static void declare_norm(const declaring *d, msgl_norm *n, const char *name)
     if (!config(d)->norm_bias) return;
     msgl__plan_vector(d->p, &n->bias, n->dim);
     msgl__plan_elements(d->p, &n->bias, 0, n->dim, 0, "%s.bias", at);
-}
-
-static void declare_product(const declaring *d, msgl_linear *l, int32_t n, int32_t k, bool bias,
-                            const msgl_linear_use *use)
-{
-    msgl__plan_weight(d->p, &l->w, n, k);
-    if (bias) msgl__plan_vector(d->p, &l->bias, n);
-    msgl__products_add(&d->m->products, l, use);
 }
 
 // Rows of a product that come from one tensor, with its bias.
@@ -82,13 +71,17 @@ static void declare_head_norm(const declaring *d, float **v, const char *name)
 static void declare_attention(const declaring *d, msgl_encoder_layer *layer)
 {
     const msgl_encoder_names *names = &config(d)->names;
-    const int32_t hidden = d->m->cfg.hidden_size, q = d->m->cfg.num_heads * d->m->cfg.head_dim;
-    const int32_t kv = d->m->cfg.num_kv_heads * d->m->cfg.head_dim;
+    const msgl_model_config *c = &d->m->cfg;
+    const int32_t hidden = c->hidden_size, head = c->head_dim;
+    const int32_t q = c->num_heads * head, kv = c->num_kv_heads * head;
+    const msgl_range heads = msgl__shard(d->target, c->num_heads);
+    const msgl_range kv_heads = msgl__shard(d->target, c->num_kv_heads);
+    const msgl_range rows[] = {msgl__rows_of(heads, head, 0), msgl__rows_of(kv_heads, head, q),
+                               msgl__rows_of(kv_heads, head, q + kv)};
     const bool bias = config(d)->attn_bias;
     msgl_linear *qkv = &layer->attn.qkv;
     const msgl_linear_use rotates = {.rotates = &layer->attn};
-    const msgl_linear_use adds = {.adds = layer->attn_post_norm.dim == 0};
-    declare_product(d, qkv, q + 2 * kv, hidden, bias, &rotates);
+    msgl__declare_shared_rows(d, qkv, rows, 3, hidden, bias, &rotates);
     if (names->qkv != NULL) {
         declare_rows(d, qkv, 0, q + 2 * kv, bias, names->qkv);
     } else {
@@ -98,7 +91,9 @@ static void declare_attention(const declaring *d, msgl_encoder_layer *layer)
     }
     declare_head_norm(d, &layer->attn.q_norm, names->q_norm);
     declare_head_norm(d, &layer->attn.k_norm, names->k_norm);
-    declare_product(d, &layer->attn_out, hidden, q, bias, &adds);
+    msgl__keep_columns(d, &layer->attn_out.w, rows[0], q);
+    msgl__declare_joined(d, &layer->attn_out, rows[0].count, bias, &layer->attn_join,
+                         MSGL_ROWS_STEP);
     declare_rows(d, &layer->attn_out, 0, hidden, bias, names->attn_out);
     declare_norm(d, &layer->attn_norm, names->attn_norm);
     declare_norm(d, &layer->attn_post_norm, names->attn_post_norm);
@@ -108,19 +103,21 @@ static void declare_ffn(const declaring *d, msgl_encoder_layer *layer)
 {
     const msgl_encoder_config *c = config(d);
     const int32_t hidden = d->m->cfg.hidden_size, inner = c->intermediate_size;
-    const int32_t rows = c->gated ? 2 * inner : inner;
+    const int32_t parts = c->gated ? 2 : 1;
+    const msgl_range shard = msgl__shard(d->target, inner);
+    const msgl_range rows[] = {shard, msgl__rows_of(shard, 1, inner)};
     const bool bias = c->ffn_bias;
     const msgl_linear_use up = {
         .rows = MSGL_ROWS_BLOCK, .gated = c->gated, .activation = c->activation};
-    const msgl_linear_use down = {.rows = MSGL_ROWS_BLOCK, .adds = layer->ffn_post_norm.dim == 0};
-    declare_product(d, &layer->mlp.gate_up, rows, hidden, bias, &up);
+    msgl__declare_shared_rows(d, &layer->mlp.gate_up, rows, parts, hidden, bias, &up);
     if (c->names.gate != NULL) {
         declare_rows(d, &layer->mlp.gate_up, 0, inner, bias, c->names.gate);
         declare_rows(d, &layer->mlp.gate_up, inner, inner, bias, c->names.up);
     } else {
-        declare_rows(d, &layer->mlp.gate_up, 0, rows, bias, c->names.up);
+        declare_rows(d, &layer->mlp.gate_up, 0, parts * inner, bias, c->names.up);
     }
-    declare_product(d, &layer->mlp.down, hidden, inner, bias, &down);
+    msgl__keep_columns(d, &layer->mlp.down.w, shard, inner);
+    msgl__declare_joined(d, &layer->mlp.down, shard.count, bias, &layer->ffn_join, MSGL_ROWS_BLOCK);
     declare_rows(d, &layer->mlp.down, 0, hidden, bias, c->names.down);
     declare_norm(d, &layer->ffn_norm, c->names.ffn_norm);
     declare_norm(d, &layer->ffn_post_norm, c->names.ffn_post_norm);
@@ -132,10 +129,10 @@ static void declare_head(const declaring *d, msgl_encoder *e)
     const int32_t hidden = d->m->cfg.hidden_size, labels = d->m->cfg.num_labels;
     const msgl_linear_use use = {.rows = MSGL_ROWS_STEP}; // a text has a token or more
     if (labels == 0) return;
-    declare_product(d, &e->head_dense, hidden, hidden, c->head_bias, &use);
+    msgl__declare_linear(d, &e->head_dense, hidden, hidden, c->head_bias, &use);
     declare_rows(d, &e->head_dense, 0, hidden, c->head_bias, c->names.head_dense);
     declare_norm(d, &e->head_norm, c->names.head_norm);
-    declare_product(d, &e->head_out, labels, hidden, true, &use);
+    msgl__declare_linear(d, &e->head_out, labels, hidden, true, &use);
     declare_rows(d, &e->head_out, 0, labels, true, c->names.head_out);
 }
 
@@ -143,8 +140,10 @@ void msgl__encoder_declare(msgl_model *m, msgl_weight_plan *p)
 {
     const msgl_encoder_config *c = &m->cfg.encoder;
     msgl_encoder *e = m->layers;
-    declaring d = {m, p, -1};
-    declare_table(&d, &m->embed, m->cfg.vocab_size, 0, c->names.words);
+    declaring d = {.m = m, .target = &m->target, .p = p, .layer = -1, .within = ""};
+    char words[NAME];
+    (void)snprintf(words, sizeof words, "%s.weight", c->names.words);
+    msgl__model_declare_embed(m, p, words);
     if (c->num_positions > 0) {
         declare_table(&d, &e->positions, c->num_positions, c->first_position, c->names.positions);
     }

@@ -161,6 +161,16 @@ static int read_draft_ids(msgl_model *m, const char *dir, msgl_err *err)
     return 0;
 }
 
+void msgl__model_declare_embed(msgl_model *m, msgl_weight_plan *p, const char *name)
+{
+    const msgl_range vocab = vocab_of(m, m->target.rank);
+    const msgl_kept kept = {.rows = {vocab}, .num_rows = 1};
+    if (m->target.ranks > 1) msgl__plan_keep(p, &m->embed, &kept);
+    msgl__plan_weight(p, &m->embed, vocab.count, m->cfg.hidden_size);
+    m->embed.first = vocab.from;
+    msgl__plan_rows(p, &m->embed, 0, m->cfg.vocab_size, "%s", name);
+}
+
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
                               const char *norm, const char *head, bool norm_plus_one)
 {
@@ -171,7 +181,6 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
     const msgl_range vocab = vocab_of(m, m->target.rank);
     const msgl_kept kept = {.rows = {vocab}, .num_rows = 1};
     if (m->target.ranks > 1) {
-        msgl__plan_keep(p, &m->embed, &kept);
         msgl__plan_keep(p, &m->lm_head.w, &kept);
         msgl__plan_keep(p, &m->lm_head.bias, &kept);
     }
@@ -179,9 +188,7 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
     if (is_head) {
         declare_head_ends(m, p, embed, head);
     } else {
-        msgl__plan_weight(p, &m->embed, vocab.count, c->hidden_size);
-        m->embed.first = vocab.from;
-        msgl__plan_rows(p, &m->embed, 0, c->vocab_size, "%s", embed);
+        msgl__model_declare_embed(m, p, embed);
     }
     msgl__plan_vector(p, &m->final_norm.weight, c->hidden_size);
     msgl__plan_elements(p, &m->final_norm.weight, 0, c->hidden_size, 1, "%s", norm);

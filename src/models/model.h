@@ -69,6 +69,8 @@ int msgl__model_build_ends(msgl_model *m, const msgl_model *of, const msgl_head_
 // change their format. Nothing of other models.
 void msgl__model_take_shared(msgl_model *m);
 
+// For a family's `declare`: the embedding, of which each rank has some of the vocabulary's rows.
+void msgl__model_declare_embed(msgl_model *m, msgl_weight_plan *p, const char *name);
 // For a family's `declare`: the tensors of embedding, final norm and, unless it is tied, head.
 // norm_plus_one: the norm's is stored as what is missing to 1.
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,

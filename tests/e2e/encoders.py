@@ -107,9 +107,9 @@ def classifies(name, labels):
             check(status == 400 and "classifies texts by 3 labels" in answer["error"]["message"], path + " is refused")
 
 
-def prompts(name):
+def prompts(name, *options):
     """What texts get before them, as sentence-transformers' encode() has it."""
-    with Server(name) as server:
+    with Server(name, *options) as server:
         texts = server.expected["texts"]
         for prompt in {t["prompt_name"] for t in texts}:
             mine = [t for t in texts if t["prompt_name"] == prompt]
@@ -170,9 +170,9 @@ def strict_turns():
         check(failed.returncode != 0 and "embeds texts in its chat template" in failed.stderr, failed.stderr)
 
 
-def tokens():
+def tokens(*options):
     """bge-m3's three outputs: vectors of texts, of tokens, and lexical weights."""
-    with Server("bge_m3") as server:
+    with Server("bge_m3", *options) as server:
         all_tokens, ends = server.expected["tokens"], {0, 1, 2, 3}
         texts = [t["text"] for t in all_tokens]
         status, answer = server.post("/pooling", input=texts, task="token_embed")
@@ -222,8 +222,8 @@ def by_one_token():
         ranks_pairs(folder, "chat")
 
 
-def ranks_pairs(name, key):
-    with Server(name) as server:
+def ranks_pairs(name, key, *options):
+    with Server(name, *options) as server:
         pairs = server.expected[key]
         status, answer = server.post("/v1/score", text_1=[p["query"] for p in pairs], text_2=[p["document"] for p in pairs])
         check(status == 200 and near([d["score"] for d in answer["data"]], [p["score"] for p in pairs], 1e-5),
@@ -270,6 +270,9 @@ for name in ("bert_without_prompt", "xlm_roberta_without_prompt"):
     embeds(name)
     prompts(name)
 tokens()
+tokens("--tp-size", 2)  # on two ranks, as the pairs and the prompts below, which the second rank has to know of
+ranks_pairs("bert_reranker", "pairs", "--tp-size", 2)
+prompts("bert_without_prompt", "--tp-size", 2)
 for name in ("bert_classifier", "modernbert_classifier", "qwen3_classifier"):
     classifies(name, ["no", "maybe", "yes"])
 for name in ("bert_reranker", "xlm_roberta_reranker", "modernbert_reranker", "qwen3_reranker", "llama_reranker", "gemma3_reranker"):

@@ -96,6 +96,7 @@ static void put(harness *h, cases *c, int32_t i)
     assert_int_equal(msgl__req_extra_create_with(&parts, INT32_MAX, &c->extra[i], &err), 0);
     harness_pages(h, i, n);
     harness_tokens(h, i, ids, n);
+    if (c->extra[i] != NULL) assert_int_equal(h->r->write_extra(h->r->ctx, i, c->extra[i]), 0);
     c->reqs[i] = harness_req(i, 0, n);
     c->reqs[i].logits_from = n - 1;
     c->reqs[i].extra = c->extra[i];
@@ -137,7 +138,8 @@ static msgl_options options_for(const char *dir, const char *dtype, const char *
 }
 
 // same: alone a text has the bits that it has in a step with others.
-static void check_folder(const char *name, const char *dtype, const char *level, bool same)
+static void check_folder(const char *name, const char *dtype, const char *level, bool same,
+                         int ranks)
 {
     const bool half = strcmp(dtype, "float32") != 0;
     char dir[512];
@@ -146,6 +148,7 @@ static void check_folder(const char *name, const char *dtype, const char *level,
     snprintf(dir, sizeof dir, DIR "%s", name);
     msgl_options cfg = options_for(dir, dtype, level);
     cfg.deterministic = same && !ON_CPU;
+    cfg.tp_size = ranks;
     harness_open(&h, &cfg);
     load(&c, name);
     const int32_t size = h.info->pooled_size;
@@ -184,11 +187,20 @@ static void test_parity(void **state)
     (void)state;
     for (size_t i = 0; i < MSGL_COUNT(folders); i++) {
         for (size_t l = ON_CPU ? 0 : 1; l < MSGL_COUNT(levels); l++) {
-            check_folder(folders[i], "float32", levels[l], true);
+            check_folder(folders[i], "float32", levels[l], true, 1);
         }
         if (ON_CPU) continue;
-        check_folder(folders[i], "bfloat16", NULL, true);
-        check_folder(folders[i], "bfloat16", NULL, false);
+        check_folder(folders[i], "bfloat16", NULL, true, 1);
+        check_folder(folders[i], "bfloat16", NULL, false, 1);
+    }
+}
+
+// Heads and columns of the blocks on two ranks. On GPUs one has to be there for each.
+static void test_ranks(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(folders) && ON_CPU; i++) {
+        check_folder(folders[i], "float32", NULL, true, 2);
     }
 }
 
@@ -344,10 +356,11 @@ static void test_refusals(void **state)
     harness h;
     msgl_err err = {0};
     msgl_options cfg = options_for(DIR "bert", "float32", NULL);
-    cfg.tp_size = 2;
+    cfg.tp_size = 3;
     if (ON_CPU) { // a GPU for each rank comes first
         assert_int_equal(harness_try_open(&h, &cfg, &err), MSGL_EUNSUPPORTED);
-        assert_non_null(strstr(err.text, "--tp-size 2: BertModel is an encoder; allowed: 1"));
+        assert_non_null(
+            strstr(err.text, "--tp-size 3: num_attention_heads is 4; allowed: a divisor of it"));
     }
     cfg = options_for(DIR "bert", ON_CPU ? "float32" : "bfloat16", NULL);
     cfg.attention = "triton"; // needs no plug-in of its own; on GPUs of 16 bits
@@ -358,9 +371,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parity),           cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_many_texts),       cmocka_unit_test(test_all_covered),
-        cmocka_unit_test(test_only_whole_texts), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_parity),      cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_tokens),      cmocka_unit_test(test_many_texts),
+        cmocka_unit_test(test_all_covered), cmocka_unit_test(test_only_whole_texts),
+        cmocka_unit_test(test_refusals),
     };
     if (!harness_has_device(TEST_DEVICE)) return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
