@@ -176,15 +176,25 @@ def classifies(name, tokenizers, folder, seed):
 
 
 def bge_m3(tokenizers, folder, seed):
-    """Vectors and weights of each token, beside the text's."""
+    """Vectors and weights of each token, beside the text's; in files of their own, or (bge_m3_whole) all in the model's, as
+    the class BgeM3Model saves them that some folders bring along."""
     tokenizer = save_model(tokenizers, XLMRobertaModel, XLMRobertaConfig, ROBERTA, "xlmr", seed, folder)
     model, gen = XLMRobertaModel.from_pretrained(folder, attn_implementation="eager").eval(), torch.Generator().manual_seed(seed)
     hidden = ROBERTA["hidden_size"]
     colbert, sparse = ({"weight": torch.randn(n, hidden, generator=gen) / hidden ** 0.5,
                         "bias": torch.randn(n, generator=gen) * 0.2 + 0.3} for n in (24, 1))
-    save_file(colbert, folder / "colbert_linear.safetensors")
-    save_file(sparse, folder / "sparse_linear.safetensors")
-    write_modules(folder, "cls", hidden)
+    if folder.name.endswith("_whole"):
+        config = json.loads((folder / "config.json").read_text()) | {
+            "architectures": ["BgeM3Model"], "model_type": "bge-m3", "colbert_dim": 24, "sentence_pooling_method": "cls",
+            "unused_tokens": [0, 2, 1, 3], "auto_map": {"AutoModel": "modeling_bge_m3.BgeM3Model"}}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        tensors = {"roberta." + k: v for k, v in model.state_dict().items() if not k.startswith("pooler.")}
+        tensors |= {f"{n}_linear.{k}": v for n, head in (("colbert", colbert), ("sparse", sparse)) for k, v in head.items()}
+        save_file({k: v.contiguous() for k, v in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    else:
+        save_file(colbert, folder / "colbert_linear.safetensors")
+        save_file(sparse, folder / "sparse_linear.safetensors")
+        write_modules(folder, "cls", hidden)
     cases, tokens = [], []
     for n in LENGTHS:
         ids = ids_of(gen, n, len(tokenizer))
@@ -229,7 +239,7 @@ def by_one_token(tokenizers, folder, seed):
 @torch.no_grad()
 def main():
     tokenizers, out = map(Path, sys.argv[1:3])
-    names = [*EMBED, *CLASSIFY, "one_token_reranker", "bge_m3", *TURNS, *WITHOUT_PROMPT]
+    names = [*EMBED, *CLASSIFY, "one_token_reranker", "bge_m3", *TURNS, *WITHOUT_PROMPT, "bge_m3_whole"]
     for name in sys.argv[3:] or names:
         folder, seed = out / name, 100 + names.index(name)
         shutil.rmtree(folder, ignore_errors=True)
@@ -239,7 +249,7 @@ def main():
         elif name in CLASSIFY:
             classifies(name, tokenizers, folder, seed)
         else:
-            {"one_token_reranker": by_one_token, "bge_m3": bge_m3}[name](tokenizers, folder, seed)
+            {"one_token_reranker": by_one_token, "bge_m3": bge_m3, "bge_m3_whole": bge_m3}[name](tokenizers, folder, seed)
 
 
 main()

@@ -34,12 +34,14 @@ static int choose_text_pooling(msgl_engine *e, const msgl_options *o, msgl_err *
     return take_dense(e, &folder, err);
 }
 
-// The heads for single tokens that the folder has beside its model.
+// The heads for single tokens that the folder has beside its model, or in it.
 static int take_token_heads(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     msgl_projection *heads = e->model.cfg.token_heads;
     if (e->info.pooling != MSGL_POOL_EMBED) return 0;
-    const int code = msgl__token_heads_find(o->model_dir, e->model.cfg.hidden_size, heads, err);
+    const bool own = heads[MSGL_TOKEN_VECTORS].out > 0; // in the model's own file
+    const int code =
+        own ? 0 : msgl__token_heads_find(o->model_dir, e->model.cfg.hidden_size, heads, err);
     e->info.token_vector_size = heads[MSGL_TOKEN_VECTORS].out;
     e->info.token_weights = heads[MSGL_TOKEN_WEIGHTS].out > 0;
     return code;

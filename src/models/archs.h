@@ -22,9 +22,9 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
 
 // Encoders.
 extern const msgl_arch msgl__arch_bert, msgl__arch_roberta, msgl__arch_xlm_roberta,
-    msgl__arch_bert_classifier, msgl__arch_roberta_classifier, msgl__arch_xlm_roberta_classifier,
-    msgl__arch_modernbert, msgl__arch_modernbert_classifier, msgl__arch_nomic_bert,
-    msgl__arch_gemma3_encoder;
+    msgl__arch_bge_m3, msgl__arch_bert_classifier, msgl__arch_roberta_classifier,
+    msgl__arch_xlm_roberta_classifier, msgl__arch_modernbert, msgl__arch_modernbert_classifier,
+    msgl__arch_nomic_bert, msgl__arch_gemma3_encoder;
 
 extern const msgl_arch msgl__arch_arcee, msgl__arch_starcoder2, msgl__arch_stablelm,
     msgl__arch_cohere, msgl__arch_cohere2, msgl__arch_apertus, msgl__arch_phimoe,

@@ -70,6 +70,24 @@ static void configure_roberta(msgl_json_reader *r, msgl_model_config *c)
     c->max_position -= pad + 1;
 }
 
+// bge-m3 with all of its heads in the model's file, as the class BgeM3Model that comes with such
+// folders saves it: a vector of each token, of colbert_dim columns, and a weight.
+static void configure_bge_m3(msgl_json_reader *r, msgl_model_config *c)
+{
+    static const char key[] = "sentence_pooling_method";
+    const char *method = msgl__json_str_or(r, key, "cls");
+    const int32_t hidden = c->hidden_size;
+    configure_roberta(r, c);
+    c->encoder.pool = strcmp(method, "mean") == 0 ? MSGL_POOL_MEAN : MSGL_POOL_FIRST;
+    if (strcmp(method, "mean") != 0 && strcmp(method, "cls") != 0)
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), "cls, mean");
+    const int32_t dim = msgl__json_int_or(r, "colbert_dim", 1, MSGL_MAX_HIDDEN, hidden);
+    c->token_heads[MSGL_TOKEN_VECTORS] = (msgl_projection){
+        .prefix = "colbert_linear.", .tensor = "", .in = hidden, .out = dim, .bias = true};
+    c->token_heads[MSGL_TOKEN_WEIGHTS] = (msgl_projection){
+        .prefix = "sparse_linear.", .tensor = "", .in = hidden, .out = 1, .bias = true};
+}
+
 static void configure_classifier(msgl_json_reader *r, msgl_model_config *c)
 {
     configure(r, c);
@@ -119,6 +137,15 @@ const msgl_arch msgl__arch_xlm_roberta = {
     .renamed = OF("roberta"),
     .ignored = {"pooler.", "roberta.pooler.", "lm_head."},
     .configure = configure_roberta,
+};
+
+const msgl_arch msgl__arch_bge_m3 = {
+    .name = "BgeM3Model",
+    .family = &msgl__encoder_family,
+    .default_dtype = "float32",
+    .renamed = OF("roberta"),
+    .ignored = {"roberta.pooler."},
+    .configure = configure_bge_m3,
 };
 
 const msgl_arch msgl__arch_bert_classifier = {

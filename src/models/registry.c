@@ -58,6 +58,7 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_bert,
     &msgl__arch_roberta,
     &msgl__arch_xlm_roberta,
+    &msgl__arch_bge_m3,
     &msgl__arch_bert_classifier,
     &msgl__arch_roberta_classifier,
     &msgl__arch_xlm_roberta_classifier,

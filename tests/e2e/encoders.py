@@ -170,9 +170,9 @@ def strict_turns():
         check(failed.returncode != 0 and "embeds texts in its chat template" in failed.stderr, failed.stderr)
 
 
-def tokens(*options):
+def tokens(name, *options):
     """bge-m3's three outputs: vectors of texts, of tokens, and lexical weights."""
-    with Server("bge_m3", *options) as server:
+    with Server(name, *options) as server:
         all_tokens, ends = server.expected["tokens"], {0, 1, 2, 3}
         texts = [t["text"] for t in all_tokens]
         status, answer = server.post("/pooling", input=texts, task="token_embed")
@@ -258,7 +258,7 @@ budget(whole)
 for name in ("xlm_roberta", "modernbert", "nomic_bert"):
     embeds(name)
 refusals()
-for name in ("gemma3_encoder", "bert_dense", "gemma3_encoder_hub", "bge_m3", "qwen3_dense"):
+for name in ("gemma3_encoder", "bert_dense", "gemma3_encoder_hub", "bge_m3", "bge_m3_whole", "qwen3_dense"):
     embeds(name)
 for name in ("gemma3_encoder", "bert_dense", "gemma3_encoder_hub", "qwen3_dense"):
     prompts(name)
@@ -269,8 +269,9 @@ strict_turns()
 for name in ("bert_without_prompt", "xlm_roberta_without_prompt"):
     embeds(name)
     prompts(name)
-tokens()
-tokens("--tp-size", 2)  # on two ranks, as the pairs and the prompts below, which the second rank has to know of
+tokens("bge_m3")
+tokens("bge_m3_whole")
+tokens("bge_m3", "--tp-size", 2)  # on two ranks, as the pairs and the prompts below, which the second rank has to know of
 ranks_pairs("bert_reranker", "pairs", "--tp-size", 2)
 prompts("bert_without_prompt", "--tp-size", 2)
 for name in ("bert_classifier", "modernbert_classifier", "qwen3_classifier"):
