@@ -203,6 +203,7 @@ static void test_ranks(void **state)
     for (size_t i = 0; i < MSGL_COUNT(folders) && ON_CPU; i++) {
         check_folder(folders[i], "float32", NULL, true, 2);
     }
+    if (ON_CPU) check_folder("gemma3_encoder", "float32", NULL, true, 4); // of two KV heads
 }
 
 // Requests for a text's vector, and for values of each of its tokens, in one step.
