@@ -251,11 +251,11 @@ static int read_template_arguments(msgl_json_reader *config, msgl_text_form *out
     out->answer_begins = msgl__json_bool_or(&r, "add_generation_prompt", false);
     json_object_foreach((json_t *)r.obj, key, v)
     {
-        static const char *const read[] = {"add_generation_prompt", "restore_suffix", "truncation",
-                                           "max_length", "padding"};
+        static const char *const known[] = {"add_generation_prompt", "restore_suffix", "truncation",
+                                            "max_length", "padding"};
         size_t i = 0;
-        while (i < MSGL_COUNT(read) && strcmp(key, read[i]) != 0) i++;
-        if (i == MSGL_COUNT(read))
+        while (i < MSGL_COUNT(known) && strcmp(key, known[i]) != 0) i++;
+        if (i == MSGL_COUNT(known))
             msgl__json_reject(&r, MSGL_EUNSUPPORTED, key, v, "add_generation_prompt alone");
     }
     return r.status;
