@@ -33,6 +33,8 @@ TEXT = {
     "Qwen3_5ForConditionalGeneration": "Qwen3_5TextConfig",
     "Qwen3_5MoeForCausalLM": "Qwen3_5MoeTextConfig",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeTextConfig",
+    "Qwen4ExpForCausalLM": "Qwen4ExpTextConfig",
+    "Qwen4ExpForConditionalGeneration": "Qwen4ExpTextConfig",
 }
 # Those that transformers has no class for: the published configuration_internlm3.py, configuration_bailing_moe.py
 # and configuration_bailing_moe_v2.py.

@@ -17,6 +17,7 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import dual_chunk_attention
 import plain_decoder
@@ -26,6 +27,7 @@ from model_vector_configs import EOT, IM_END, MODELS, VOCAB, without
 from model_vector_switches import MODELS as SWITCHES
 from model_vector_parts import MODELS as PARTS
 from model_vector_hybrids import HYBRIDS
+from model_vector_streams import STREAMS
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
 
@@ -99,7 +101,7 @@ def randomise(model, tied, seed, gain):
     gen = torch.Generator().manual_seed(seed)
     kind = model.config.model_type
     of_units = kind == "gemma" or kind.startswith(
-        ("gemma2", "gemma3", "qwen3_next", "qwen3_5", "minimax_m3")
+        ("gemma2", "gemma3", "qwen3_next", "qwen3_5", "qwen4_exp", "minimax_m3")
     )
     unit = 1 if of_units else 0
     for name, p in model.named_parameters():
@@ -396,6 +398,25 @@ def steady(folder, ids, f32):
     return True
 
 
+@torch.no_grad()
+def ties(folder, ids, f32):
+    """Whether it matters which of several blocks of keys with equal scores are chosen (Qwen4-Exp's are often 0):
+    transformers takes any of them, minisgl the first ones."""
+    plain = torch.Tensor.topk
+
+    def first_of_equal(self, k, dim=-1, **kw):
+        if self.ndim != 1 or dim != 0:
+            return plain(self, k, dim=dim, **kw)
+        return SimpleNamespace(indices=self.sort(dim=0, descending=True, stable=True).indices[:k])
+
+    torch.Tensor.topk = first_of_equal
+    try:
+        diff = log_probs(load(folder, torch.float32), ids) - f32
+    finally:
+        torch.Tensor.topk = plain
+    return bool(diff.abs().max() > 1e-5)
+
+
 def rope_of(folder):
     """rope_scaling or rope_parameters of the folder's config, of one with a text model that one's."""
     config = json.loads((folder / "config.json").read_text())
@@ -495,6 +516,8 @@ def make(folder, name, spec, seed):
         return False
     if spec.get("steady") and not steady(folder, ids, f32):
         return False
+    if spec.get("untied") and ties(folder, ids, f32):
+        return False
     moved = effects(folder, spec, ids, f32)  # an option without effect would let it pass
     print(f"{name:20s} moved by {moved}", flush=True)
     return all(m > 0.05 for m in moved.values())
@@ -509,6 +532,7 @@ def main():
         *enumerate(SWITCHES.items(), 100),
         *enumerate(PARTS.items(), 200),
         *enumerate(HYBRIDS.items(), 300),
+        *enumerate(STREAMS.items(), 400),
     ]
     for index, (name, spec) in models:
         if sys.argv[2:] and name not in sys.argv[2:]:

@@ -198,6 +198,7 @@ static void set_sizes(const msgl_attn_config *cfg, const msgl_attn_choosing *wha
     c->max_keys = cfg->max_seq_len;
     c->max_scores = blocks ? msgl__ceil_div(cfg->max_seq_len, what->block_size) : cfg->max_seq_len;
     c->list_keys = blocks ? what->top_k * what->block_size : what->top_k;
+    if (what->mean_queries > 0) c->list_keys += what->block_size - 1; // behind the last whole block
     c->page_table = cfg->page_table;
     c->cfg = *cfg;
     c->cfg.num_q_heads = cfg->num_q_heads / c->heads;
@@ -347,6 +348,68 @@ static void attend_heads(const msgl_attn_chosen *c, msgl_exec *x, const msgl_att
     }
 }
 
+void msgl__chosen_store_means(const msgl_attn_chosen *c, msgl_exec *x,
+                              const msgl_index_means_store_call *call)
+{
+    msgl_index_means_store_call full = *call;
+    full.pages = c->pages;
+    full.page_stride = c->page_stride;
+    full.page_size = c->page_table->paging.size;
+    c->cfg.kernels->index.store_means(x, &full);
+}
+
+// The lists of tokens [first, first + n) of seqs.
+static void choose_blocks(const msgl_attn_chosen *c, msgl_exec *x, const msgl_seqs *seqs,
+                          const msgl_attn_block_index *index, int32_t first, int32_t n)
+{
+    const msgl_index_blocks_call call = {.seqs = seqs,
+                                         .first = first,
+                                         .tokens = n,
+                                         .heads = c->heads,
+                                         .dim = index->dim,
+                                         .size = c->what.block_size,
+                                         .top_k = c->what.top_k,
+                                         .local = c->what.local_blocks,
+                                         .q = index->q,
+                                         .ld_q = index->ld_q,
+                                         .dtype = index->dtype,
+                                         .pool = index->pool,
+                                         .pages = c->pages,
+                                         .page_stride = c->page_stride,
+                                         .page_size = c->page_table->paging.size,
+                                         .scores = c->scores,
+                                         .max_blocks = c->max_scores,
+                                         .keys = c->keys,
+                                         .counts = c->counts};
+    c->cfg.kernels->index.choose_blocks(x, &call);
+}
+
+static void choose_means(const msgl_attn_chosen *c, msgl_exec *x, const msgl_seqs *seqs,
+                         const msgl_attn_block_index *index, int32_t first, int32_t n)
+{
+    const msgl_index_means_call call = {.seqs = seqs,
+                                        .first = first,
+                                        .tokens = n,
+                                        .heads = c->what.mean_queries,
+                                        .dim = index->dim,
+                                        .kv_heads = c->heads,
+                                        .size = c->what.block_size,
+                                        .top_k = c->what.top_k,
+                                        .q = index->q,
+                                        .ld_q = index->ld_q,
+                                        .dtype = index->dtype,
+                                        .pool = index->pool,
+                                        .pages = c->pages,
+                                        .page_stride = c->page_stride,
+                                        .page_size = c->page_table->paging.size,
+                                        .scores = c->scores,
+                                        .max_blocks = c->max_scores,
+                                        .keys = c->keys,
+                                        .counts = c->counts,
+                                        .list = c->list_keys};
+    c->cfg.kernels->index.choose_means(x, &call);
+}
+
 void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
                                 const msgl_attn_layer *layer, const msgl_seqs *seqs,
                                 const msgl_attn_block_index *index, const void *q, size_t ld,
@@ -357,26 +420,11 @@ void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
         (size_t)c->heads * (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
     for (int32_t t = 0; t < seqs->num_tokens && x->status == 0; t += c->rows) {
         const int32_t left = seqs->num_tokens - t, n = left < c->rows ? left : c->rows;
-        const msgl_index_blocks_call call = {.seqs = seqs,
-                                             .first = t,
-                                             .tokens = n,
-                                             .heads = c->heads,
-                                             .dim = index->dim,
-                                             .size = c->what.block_size,
-                                             .top_k = c->what.top_k,
-                                             .local = c->what.local_blocks,
-                                             .q = index->q,
-                                             .ld_q = index->ld_q,
-                                             .dtype = index->dtype,
-                                             .pool = index->pool,
-                                             .pages = c->pages,
-                                             .page_stride = c->page_stride,
-                                             .page_size = c->page_table->paging.size,
-                                             .scores = c->scores,
-                                             .max_blocks = c->max_scores,
-                                             .keys = c->keys,
-                                             .counts = c->counts};
-        c->cfg.kernels->index.choose_blocks(x, &call);
+        if (c->what.mean_queries > 0) {
+            choose_means(c, x, seqs, index, t, n);
+        } else {
+            choose_blocks(c, x, seqs, index, t, n);
+        }
         attend_heads(c, x, layer, n, (const char *)q + (size_t)t * ld * elem, ld,
                      (char *)out + (size_t)t * out_ld * elem);
     }

@@ -23,6 +23,9 @@ int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out
 // msgl_index_blocks_call).
 typedef struct msgl_attn_choosing {
     int32_t top_k, block_size, local_blocks;
+    // Not 0: blocks are chosen by the means of their keys with so many index queries, for all heads
+    // alike (msgl_index_means_call).
+    int32_t mean_queries;
 } msgl_attn_choosing;
 
 // Takes all memory for steps of cfg, whose group is LATENT, or KV where blocks are chosen. desc:
@@ -42,7 +45,11 @@ void msgl__chosen_attend(const msgl_attn_chosen *c, msgl_exec *x, const msgl_att
                          int32_t tokens, const int32_t *slots, const int32_t *counts, const void *q,
                          size_t ld, void *out);
 
-// Index queries and where their keys are; heads is that of the group.
+// Completes *call by the page table and calls the kernel.
+void msgl__chosen_store_means(const msgl_attn_chosen *c, msgl_exec *x,
+                              const msgl_index_means_store_call *call);
+
+// Index queries and where their keys are; heads is that of the group, or mean_queries.
 typedef struct msgl_attn_block_index {
     int32_t dim;
     const void *q; // [seqs' tokens, heads, dim]

@@ -170,8 +170,10 @@ static int create_chosen(msgl_engine *e, const msgl_attn_config *cfg, int32_t g,
 {
     const msgl_decoder_config *d = &e->model.cfg.decoder;
     const msgl_attn_choosing keys = {.top_k = d->latent.index.top_k};
-    const msgl_attn_choosing blocks = {
-        .top_k = d->blocks.top_k, .block_size = d->blocks.size, .local_blocks = d->blocks.local};
+    const msgl_attn_choosing blocks = {.top_k = d->blocks.top_k,
+                                       .block_size = d->blocks.size,
+                                       .local_blocks = d->blocks.local,
+                                       .mean_queries = d->blocks.mean_queries};
     const bool latent = cfg->pool->spec.kind == MSGL_CACHE_LATENT;
     const msgl_attn_desc *desc = e->device->on_host ? NULL : e->attn_choices[g].decode;
     if (desc != NULL && !latent) {

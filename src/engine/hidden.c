@@ -236,7 +236,7 @@ void msgl__hidden_leave(const msgl_engine *e, const msgl_engine_step *s, bool gr
     const msgl_engine_hidden *h = &e->hidden;
     void *to = graph ? h->graph : place_of(e, s);
     if (h->kind == MSGL_HIDDEN_FINAL) {
-        msgl__norm(f, &e->model.final_norm, residual, to, rows);
+        msgl__model_norm(&e->model, f, residual, to, rows);
     } else if (h->kind == MSGL_HIDDEN_RESIDUAL) {
         const size_t size = msgl__dtype_size(e->model.target.act);
         e->device->ops->copy(e->device, to, residual, (size_t)rows * (size_t)h->dim * size);

@@ -160,7 +160,7 @@ void msgl__pool_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const
     if (!e->model.cfg.arch->family->encodes) { // those that do have normed theirs
         void *normed = msgl__activation(f, rows, (size_t)e->model.cfg.hidden_size);
         if (normed == NULL) return;
-        msgl__norm(f, &e->model.final_norm, hidden, normed, s->num_rows);
+        msgl__model_norm(&e->model, f, hidden, normed, s->num_rows);
         hidden = normed;
     }
     if (msgl__token_values(e) > 0) token_step(e, s, f);

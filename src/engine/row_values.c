@@ -133,7 +133,7 @@ static void leave_hidden(msgl_engine *e, const msgl_engine_step *s, msgl_forward
     const size_t dim = (size_t)e->model.cfg.hidden_size, size = msgl__dtype_size(e->exec.act);
     for (int32_t at = 0; at < rows; at += NORMED_ROWS) {
         const int32_t n = rows - at < NORMED_ROWS ? rows - at : NORMED_ROWS;
-        msgl__norm(f, &e->model.final_norm, msgl__row(f, residual, at, dim), e->dev.normed, n);
+        msgl__model_norm(&e->model, f, msgl__row(f, residual, at, dim), e->dev.normed, n);
         e->device->ops->copy_out(e->device, (char *)s->row_hidden + (size_t)(to + at) * dim * size,
                                  e->dev.normed, (size_t)n * dim * size);
     }

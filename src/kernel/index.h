@@ -18,6 +18,17 @@
 //
 // It attends to the keys of the top_k best blocks up to its own; the last `local` ones are always
 // among them.
+//
+// Or whole blocks by one key each (Qwen4-Exp's QSA): block b's key k_b is rotate(norm(mean of the
+// block's raw index keys)), rotated as position b size, and
+//
+//     score(b) = sum_h max(q_h . k_b, 0)
+//
+// A token attends, with all heads alike, to the top_k best of the blocks that end at or before it,
+// and to those behind the last of these: the token at position 9 sees with size 4 two blocks and
+// positions 8 and 9, and that at position 11 three blocks and nothing else. The pool keeps a
+// token's raw key, but in the place of a block's last one the block's key: the raw one is of no
+// use any more.
 #ifndef MSGL_KERNEL_INDEX_H
 #define MSGL_KERNEL_INDEX_H
 
@@ -98,12 +109,57 @@ typedef struct msgl_index_blocks_call {
     int32_t *keys, *counts;
 } msgl_index_blocks_call;
 
+// The raw index keys of new tokens to the pool, and over those that end a block its key; their
+// queries, normed and rotated where they are.
+typedef struct msgl_index_means_store_call {
+    const msgl_seqs *seqs;    // chains
+    int32_t heads, dim, half; // as in msgl_index_store_call
+    int32_t size;             // of blocks
+    void *q;                  // [seqs' tokens, heads, dim] of exec->act
+    const void *k;            // [seqs' tokens, dim]
+    size_t ld;                // of both
+    const float *q_weight;    // [dim] of RMS norms
+    const float *k_weight;    // of the mean
+    float eps;
+    const float *cos_sin;  // [seqs' tokens, 2 half]
+    const float *inv_freq; // [half] of the same rotation, for blocks' first positions
+    float scale;           // of cos and sin
+    msgl_dtype dtype;      // of the pool, not MSGL_E4M3
+    void *pool;            // [slots, dim]
+    const int32_t *pages;  // as above; with those of the new tokens
+    size_t page_stride;
+    int32_t page_size;
+} msgl_index_means_store_call;
+
+typedef struct msgl_index_means_call {
+    const msgl_seqs *seqs;
+    int32_t first, tokens; // of theirs, at most MSGL_INDEX_ROWS
+    int32_t heads, dim;    // of index queries
+    int32_t kv_heads;
+    int32_t size, top_k; // size * (top_k + 1) <= MSGL_INDEX_MAX_TOP_K
+    const void *q;       // [seqs' tokens, heads, dim]
+    size_t ld_q;
+    msgl_dtype dtype;
+    const void *pool;
+    const int32_t *pages;
+    size_t page_stride;
+    int32_t page_size;
+    float *scores; // [MSGL_INDEX_ROWS, max_blocks]
+    int32_t max_blocks;
+    // [kv_heads, tokens, list] and [kv_heads, tokens], as msgl_index_blocks_call says; list >=
+    // top_k * size + size - 1.
+    int32_t *keys, *counts;
+    int32_t list;
+} msgl_index_means_call;
+
 // What a token gets depends on its own request alone, to the bit, and not on how that was cut into
 // steps. NULL: not on this device.
 typedef struct msgl_index_kernels {
     void (*store)(msgl_exec *x, const msgl_index_store_call *c);
     void (*choose)(msgl_exec *x, const msgl_index_choose_call *c);
     void (*choose_blocks)(msgl_exec *x, const msgl_index_blocks_call *c);
+    void (*store_means)(msgl_exec *x, const msgl_index_means_store_call *c);
+    void (*choose_means)(msgl_exec *x, const msgl_index_means_call *c);
 } msgl_index_kernels;
 
 #endif

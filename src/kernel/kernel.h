@@ -11,8 +11,10 @@
 #include "kernel/delta.h"
 #include "kernel/gemm.h"
 #include "kernel/index.h"
+#include "kernel/ngrams.h"
 #include "kernel/ops.h"
 #include "kernel/ssm.h"
+#include "kernel/streams.h"
 
 typedef struct msgl_kernels {
     msgl_cpu_level level;
@@ -27,6 +29,8 @@ typedef struct msgl_kernels {
     msgl_conv_kernels conv;
     msgl_ssm_kernels ssm;
     msgl_index_kernels index;
+    msgl_streams_kernels streams;
+    msgl_ngrams_kernels ngrams;
 } msgl_kernels;
 
 // Fills the table for the CPU at `level`, which the machine must have.

@@ -23,17 +23,19 @@ void msgl__attend(const msgl_forward *f, int32_t group, const msgl_attn_layer *g
 static void attend_blocks(const msgl_forward *f, const msgl_attention *a, const void *index_q,
                           const void *q, size_t ld, void *out)
 {
-    const msgl_block_index *b = &a->blocks;
-    const msgl_cache_group *keys = &f->groups[b->group];
-    const size_t index_ld = (size_t)b->qk.w.n, out_ld = msgl__attention_width(a);
+    const bool means = a->means.heads > 0;
+    const msgl_cache_group *keys = &f->groups[means ? a->means.group : a->blocks.group];
+    const int32_t layer = means ? a->means.layer : a->blocks.layer;
+    const size_t index_ld = (size_t)(means ? a->means.qk.w.n : a->blocks.qk.w.n);
+    const size_t out_ld = msgl__attention_width(a);
     for (int32_t i = 0; i < f->num_seqs; i++) {
         const msgl_seqs *seqs = &f->seqs[i];
-        const msgl_attn_block_index index = {.dim = b->dim,
+        const msgl_attn_block_index index = {.dim = means ? a->means.dim : a->blocks.dim,
                                              .q =
                                                  msgl__row(f, index_q, seqs->first_token, index_ld),
                                              .ld_q = index_ld,
                                              .dtype = keys->pool.spec.dtype,
-                                             .pool = msgl__kv_k(&keys->pool, b->layer)};
+                                             .pool = msgl__kv_k(&keys->pool, layer)};
         msgl__chosen_attend_blocks(f->groups[a->group].chosen, f->x, &a->geometry, seqs, &index,
                                    msgl__row(f, q, seqs->first_token, ld), ld,
                                    msgl__row(f, out, seqs->first_token, out_ld));
@@ -102,6 +104,14 @@ static void norm_apart(msgl_forward *f, const msgl_attention *a, void *qkv)
     f->k->norm.rms_norm(f->x, at_k, ld, a->k_norm, a->eps, at_k, ld, f->num_tokens, k);
 }
 
+// The index queries of a layer that chooses blocks.
+static const void *index_queries(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
+                                 const void *in, const float *cos_sin)
+{
+    if (a->means.heads > 0) return msgl__mean_index(f, &a->means, a->group, norm, in, cos_sin);
+    return msgl__block_index(f, &a->blocks, norm, in, cos_sin);
+}
+
 static void gate_results(msgl_forward *f, const msgl_attention *a, const void *qkv, void *out)
 {
     const int32_t q = a->num_heads * a->head_dim;
@@ -117,8 +127,8 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
     const bool apart = a->norms_all || a->norms_layer;
     const size_t mark = f->arena->used;
     void *qkv = msgl__activation(f, (size_t)f->num_tokens, (size_t)a->qkv.w.n);
-    const bool chooses = a->blocks.heads > 0;
-    const void *index_q = chooses ? msgl__block_index(f, &a->blocks, norm, in, cos_sin) : NULL;
+    const bool chooses = a->blocks.heads > 0 || a->means.heads > 0;
+    const void *index_q = chooses ? index_queries(f, a, norm, in, cos_sin) : NULL;
     if (f->x->status != 0) return;
     const msgl_rope_call rope = {
         .qkv = qkv,

@@ -6,6 +6,7 @@
 #define MSGL_LAYERS_ATTENTION_H
 
 #include "layers/block_index.h"
+#include "layers/mean_index.h"
 
 typedef struct msgl_attention {
     // [num_heads * head_dim + num_kv_heads * (head_dim + v_dim), hidden]; gated: and num_heads *
@@ -30,7 +31,9 @@ typedef struct msgl_attention {
     bool dual;         // a token has MSGL_DUAL_QUERIES queries; then there are no norms
     msgl_temper temper;
     msgl_attn_layer geometry;
-    msgl_block_index blocks; // of keys that each KV head attends to; heads 0: all keys
+    // Blocks of keys that each KV head, or that all of them attend to; heads 0 in both: all keys.
+    msgl_block_index blocks;
+    msgl_mean_index means;
 } msgl_attention;
 
 // Whether something has to be done to q, K and V, or to what is rotated, that no product or backend
@@ -65,7 +68,8 @@ static inline size_t msgl__attention_workspace(const msgl_attention *a, msgl_dty
     return msgl__activation_bytes(t, (size_t)a->qkv.w.n, act) +
            msgl__activation_bytes(t, queries * msgl__q_width(a), act) +
            (a->norms_all ? msgl__activation_bytes(t, 2, MSGL_F32) : 0) +
-           msgl__activation_bytes(t, (size_t)a->blocks.qk.w.n, act);
+           msgl__activation_bytes(t, (size_t)a->blocks.qk.w.n, act) +
+           msgl__activation_bytes(t, (size_t)a->means.qk.w.n, act);
 }
 // in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, num_heads * v_dim],
 // before the output projection (which is the caller's: after the last layer only some rows need

@@ -7,6 +7,7 @@ msgl_delta_call msgl__delta_call_of(const msgl_delta *d)
                              .v_heads = d->v_heads,
                              .k_dim = d->k_dim,
                              .v_dim = d->v_dim,
+                             .sigmoid_gate = d->sigmoid_gate,
                              .conv = d->conv,
                              .a_log = d->a_log,
                              .dt_bias = d->dt_bias,

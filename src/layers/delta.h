@@ -16,6 +16,7 @@ typedef struct msgl_delta {
     float *norm;            // [v_dim]
     float eps;
     int32_t k_heads, v_heads, k_dim, v_dim;
+    bool sigmoid_gate;    // of results: sigmoid(z), not silu(z)
     int32_t group, layer; // of layers with states: msgl_forward.groups; its place there
 } msgl_delta;
 

@@ -12,13 +12,14 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
     msgl__arch_gemma3_vision, msgl__arch_gemma4, msgl__arch_gemma4_conditional, msgl__arch_glm4,
     msgl__arch_deepseek_v2, msgl__arch_deepseek_v3, msgl__arch_deepseek_v32, msgl__arch_glm_moe_dsa,
     msgl__arch_glm4_moe_lite, msgl__arch_qwen3_next, msgl__arch_qwen3_5, msgl__arch_qwen3_5_moe,
-    msgl__arch_qwen3_5_conditional, msgl__arch_qwen3_5_moe_conditional, msgl__arch_gpt_oss,
-    msgl__arch_llama4, msgl__arch_llama4_conditional, msgl__arch_gemma, msgl__arch_ministral3,
-    msgl__arch_mistral3, msgl__arch_qwen3_vl, msgl__arch_qwen3_vl_moe, msgl__arch_glm4_moe,
-    msgl__arch_minimax_m2, msgl__arch_seed_oss, msgl__arch_olmo3, msgl__arch_olmoe,
-    msgl__arch_ernie4_5, msgl__arch_ernie4_5_moe, msgl__arch_dots1, msgl__arch_hunyuan,
-    msgl__arch_hunyuan_moe, msgl__arch_exaone4, msgl__arch_kimi_k25, msgl__arch_mimo_v2_flash,
-    msgl__arch_minimax_m3, msgl__arch_minimax_m3_conditional;
+    msgl__arch_qwen3_5_conditional, msgl__arch_qwen3_5_moe_conditional, msgl__arch_qwen4_exp,
+    msgl__arch_qwen4_exp_conditional, msgl__arch_gpt_oss, msgl__arch_llama4,
+    msgl__arch_llama4_conditional, msgl__arch_gemma, msgl__arch_ministral3, msgl__arch_mistral3,
+    msgl__arch_qwen3_vl, msgl__arch_qwen3_vl_moe, msgl__arch_glm4_moe, msgl__arch_minimax_m2,
+    msgl__arch_seed_oss, msgl__arch_olmo3, msgl__arch_olmoe, msgl__arch_ernie4_5,
+    msgl__arch_ernie4_5_moe, msgl__arch_dots1, msgl__arch_hunyuan, msgl__arch_hunyuan_moe,
+    msgl__arch_exaone4, msgl__arch_kimi_k25, msgl__arch_mimo_v2_flash, msgl__arch_minimax_m3,
+    msgl__arch_minimax_m3_conditional;
 
 // Encoders.
 extern const msgl_arch msgl__arch_bert, msgl__arch_roberta, msgl__arch_xlm_roberta,

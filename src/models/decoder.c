@@ -145,7 +145,9 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         layer->mamba_join = (msgl_join){.scale = d->residual_scale * d->mamba.out_scale};
     }
     msgl__per_layer_build(m, decoder);
-    m->final_norm = norm_named(m, "norm");
+    msgl__streams_build(m, decoder);
+    msgl__ngrams_build(m, places, decoder);
+    m->final_norm = norm_named(m, names->norm);
     if (d->head.kind != MSGL_HEAD_NONE) msgl__head_build(m, decoder);
 }
 
@@ -157,6 +159,8 @@ static int build(msgl_model *m, msgl_err *err)
         const int code = mixer->check != NULL ? mixer->check(m, l, err) : 0;
         if (code != 0) return code;
     }
+    const int code = msgl__streams_check(m, err);
+    if (code != 0) return code;
     size_t sparse = 0, latent = d->latent.rank > 0 ? (size_t)m->cfg.num_layers : 0;
     for (int32_t l = 0; l < m->cfg.num_layers; l++)
         sparse += msgl__layer_has(d, l, MSGL_LAYER_SPARSE);
@@ -207,15 +211,20 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
     const msgl_head_config *h = &c->decoder.head;
     char embed[48], norm[64], head[48];
     snprintf(embed, sizeof embed, "%s%s.weight", n->prefix, n->embed);
-    snprintf(norm, sizeof norm, "%s%s.weight", h->kind != MSGL_HEAD_NONE ? "" : n->prefix,
-             h->kind != MSGL_HEAD_NONE ? h->final_norm : n->norm);
+    const char *const final = h->kind != MSGL_HEAD_NONE ? h->final_norm : n->norm;
+    if (final != NULL) {
+        snprintf(norm, sizeof norm, "%s%s.weight", h->kind != MSGL_HEAD_NONE ? "" : n->prefix,
+                 final);
+    }
     snprintf(head, sizeof head, "%s.weight", n->head);
-    msgl__model_declare_ends(m, p, embed, norm, head, c->decoder.norm_plus_one);
+    msgl__model_declare_ends(m, p, embed, final != NULL ? norm : NULL, head,
+                             c->decoder.norm_plus_one);
     if (h->kind != MSGL_HEAD_NONE) msgl__head_declare(m, p);
     if (c->decoder.shared_kv_layers > 0) {
         p->shared_kv_from = c->num_layers - c->decoder.shared_kv_layers;
     }
     msgl__per_layer_declare(m, p);
+    msgl__streams_declare(m, p);
     for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
         const bool behind = layer->mixer == &msgl__mixer_shared;
@@ -232,6 +241,7 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
         if (layer->has_ffn) msgl__ffn_declare(&d, layer);
         msgl__declare_norm_of_stream(&d, &layer->ffn_post_norm, n->ffn_post_norm);
         msgl__per_layer_declare_block(&d, layer);
+        msgl__ngrams_declare(&d, &layer->ngrams);
         if (n->layer_scale != NULL) {
             msgl__plan_scale(p, &layer->scale, "%slayers.%d.%s", n->prefix, d.layer,
                              n->layer_scale);
@@ -272,8 +282,7 @@ static size_t norm_stats_bytes(const msgl_model_config *c, const msgl_kernels *k
            msgl__activation_bytes(rows, norm_stats_tiles(c), MSGL_F32);
 }
 
-// Most columns of a layer's mixer's result.
-static size_t mixed_width(const msgl_model *m)
+size_t msgl__decoder_mixed_width(const msgl_model *m)
 {
     const msgl_decoder_layer *layers = ((const msgl_decoder *)m->layers)->layers;
     int32_t most = 0;
@@ -296,7 +305,10 @@ static size_t layer_bytes(const msgl_model *m, const msgl_decoder_layer *l, int3
     const size_t ffn = block > own ? block : own;
     const size_t added = direct ? 0 : msgl__activation_bytes(t, hidden, act); // msgl__linear_add
     const size_t mixer = l->mixer->workspace(l, act, max_tokens);
-    return mixer > ffn + added ? mixer : ffn + added;
+    const size_t ngrams =
+        l->ngrams.num > 0 ? msgl__ngrams_workspace(&l->ngrams, act, max_tokens) : 0;
+    const size_t most = mixer > ngrams ? mixer : ngrams;
+    return most > ffn + added ? most : ffn + added;
 }
 
 // Keys that a step's tokens have chosen, from layer to layer.
@@ -315,7 +327,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     const msgl_decoder *decoder = m->layers;
     const msgl_dtype act = m->target.act;
     const size_t t = (size_t)max_tokens, r = (size_t)max_rows, h = (size_t)c->hidden_size;
-    const size_t mixed = mixed_width(m);
+    const size_t mixed = msgl__decoder_mixed_width(m);
     size_t layers = 0, angles = 0;
     for (int32_t l = 0; l < c->num_layers; l++) {
         const size_t need = layer_bytes(m, &decoder->layers[l], max_tokens);
@@ -327,7 +339,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     const size_t embeds = c->decoder.shared_blocks.num > 0 ? 2 * t : 0;
     return angles + msgl__activation_bytes(embeds, h, act) + msgl__activation_bytes(t, h, act) +
            msgl__activation_bytes(t, mixed, act) + msgl__activation_bytes(r, mixed, act) +
-           msgl__activation_bytes(r, h, act) +
+           msgl__activation_bytes(r, h, act) + msgl__streams_bytes(m, max_tokens, max_rows) +
            (norms_apart(&c->decoder) ? msgl__activation_bytes(t, h, act) : 0) +
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
            msgl__per_layer_bytes(&decoder->per_layer, act, max_tokens) +
@@ -339,7 +351,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
 {
     const msgl_model_config *c = &m->cfg;
     const size_t t = (size_t)f->num_tokens, h = (size_t)c->hidden_size;
-    const size_t mixed = mixed_width(m);
+    const size_t mixed = msgl__decoder_mixed_width(m);
     const msgl_per_layer_table *table = &((const msgl_decoder *)m->layers)->per_layer;
     for (int32_t i = 0; i < c->num_ropes; i++) {
         b->cos_sin[i] = msgl__take_rows(f, t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
@@ -412,6 +424,7 @@ static int32_t capture(const msgl_forward *f, int32_t layer, int32_t captured, c
 static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows)
 {
     const msgl_model_config *c = &m->cfg;
+    if (c->decoder.streams.num > 0) return msgl__streams_forward(m, f, rows, num_rows);
     const int32_t tokens = f->num_tokens;
     const msgl_decoder *decoder = m->layers;
     const msgl_decoder_layer *layers = decoder->layers, *last = &layers[c->num_layers - 1];

@@ -8,11 +8,13 @@
 
 #include "layers/attention.h"
 #include "layers/delta.h"
+#include "layers/gated_streams.h"
 #include "layers/kda.h"
 #include "layers/latent_attention.h"
 #include "layers/mamba.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
+#include "layers/ngrams.h"
 #include "layers/per_layer_input.h"
 #include "layers/shared_block.h"
 #include "layers/short_conv.h"
@@ -23,7 +25,10 @@ extern const msgl_family msgl__decoder_family;
 typedef struct msgl_mixer msgl_mixer;
 typedef struct msgl_declaring msgl_declaring; // models/declare.h
 
-enum { MSGL_LAYER_CACHES = 2 }; // that one layer may have, each in a group of its own
+enum {
+    MSGL_LAYER_CACHES = 2, // that one layer may have, each in a group of its own
+    MSGL_NGRAMS_CACHE = 1, // which is that of n-grams, behind the one of the layer's mixer
+};
 
 // Where a layer is among those of one of its caches: the group, and its place in the group's pool.
 typedef struct msgl_layer_place {
@@ -55,7 +60,9 @@ typedef struct msgl_decoder_layer {
     msgl_norm mlp_post_norm, moe_norm, moe_post_norm; // beside
     msgl_join moe_join;                               // with moe_post_norm
     msgl_per_layer_input per_layer;
-    float scale; // of the stream behind the layer
+    msgl_gated_streams attn_streams, ffn_streams; // or num 0
+    msgl_ngrams ngrams;                           // or num 0
+    float scale;                                  // of the stream behind the layer
 } msgl_decoder_layer;
 
 // What a draft head has in front of its layers.
@@ -70,9 +77,10 @@ typedef struct msgl_decoder_head {
 typedef struct msgl_decoder {
     msgl_decoder_head head; // of a draft head
     msgl_per_layer_table per_layer;
-    msgl_decoder_layer *layers; // [num_layers]
-    msgl_weight *experts;       // [sparse layers, 2, num_experts], behind the layers' pointers
-    msgl_weight *heads;         // [latent layers, 2, num_heads], likewise
+    msgl_gated_streams last_streams; // behind all layers, or num 0
+    msgl_decoder_layer *layers;      // [num_layers]
+    msgl_weight *experts;            // [sparse layers, 2, num_experts], behind the layers' pointers
+    msgl_weight *heads;              // [latent layers, 2, num_heads], likewise
 } msgl_decoder;
 
 static inline bool msgl__layer_has(const msgl_decoder_config *d, int32_t layer, int flag)
@@ -229,6 +237,33 @@ void msgl__per_layer_build(const msgl_model *m, msgl_decoder *decoder);
 void msgl__per_layer_declare(msgl_model *m, msgl_weight_plan *p);
 void msgl__per_layer_declare_block(const msgl_declaring *d, msgl_decoder_layer *layer);
 
+// decoder.c: most columns of a layer's mixer's result.
+size_t msgl__decoder_mixed_width(const msgl_model *m);
+
+// decoder_streams.c, of models with several residual streams (all of it does nothing of others):
+// whether the device has kernels, what builds and declares them, and what forward takes beside what
+// that of one stream does.
+int msgl__streams_check(const msgl_model *m, msgl_err *err);
+void msgl__streams_build(const msgl_model *m, msgl_decoder *decoder);
+void msgl__streams_declare(msgl_model *m, msgl_weight_plan *p);
+size_t msgl__streams_bytes(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
+// msgl_family.forward of such a model.
+void *msgl__streams_forward(const msgl_model *m, msgl_forward *f, const int32_t *rows,
+                            int32_t num_rows);
+
+// decoder_ngrams.c, of models whose layers have embeddings of n-grams: which have, what such a
+// layer keeps of a request, and what builds and declares them.
+bool msgl__has_ngrams(const msgl_decoder_config *d, int32_t layer);
+msgl_cache_spec msgl__ngrams_cache(const msgl_model_config *c, msgl_dtype act);
+void msgl__ngrams_build(const msgl_model *m, const msgl_layer_place *places, msgl_decoder *decoder);
+void msgl__ngrams_declare(const msgl_declaring *d, msgl_ngrams *n);
+// The hash of the layer that is number `ordinal` of those with n-grams. *last: the prime of the
+// head before its first, base - 1 at the beginning; becomes that of its last head. Returns the
+// table's rows; 0: they would be more than MSGL_NGRAMS_MAX_ROWS.
+enum { MSGL_NGRAMS_MAX_ROWS = 1 << 30 };
+int32_t msgl__ngrams_hash(const msgl_model_config *c, int32_t ordinal, int32_t *last,
+                          msgl_ngram_hash *h);
+
 // decoder_config.c: msgl_family.configure.
 void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c);
 
@@ -250,6 +285,10 @@ bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c);
 // per_layer_config, as transformers writes it: {"5": {"head_dim": 512}, ...}, the same for all
 // layers with the window, and for all others; behind layer_types. False: there is no such field.
 bool msgl__decoder_read_shapes(msgl_json_reader *r, msgl_model_config *c);
+// qwen3_next.c, of all models since: dimensions of linear attention, of every layer that has some;
+// and experts in every layer, with one that all tokens have.
+void msgl__qwen_read_delta(msgl_json_reader *r, msgl_model_config *c);
+void msgl__qwen_read_experts(msgl_json_reader *r, msgl_model_config *c);
 // deepseek.c: dimensions of latent attention, whose rotating part is c->head_dim.
 void msgl__decoder_read_latent(msgl_json_reader *r, msgl_model_config *c);
 // What a list with a name for each layer says: the flags of layers with this name.
@@ -283,6 +322,11 @@ void msgl__decoder_clear_layers(msgl_model_config *c, int flags);
 // fields count before those of r; its obj may be NULL.
 void msgl__decoder_read_block_index(msgl_json_reader *r, msgl_json_reader *section,
                                     msgl_model_config *c);
+// The index that chooses blocks by the means of their keys: cfg.decoder.blocks, for the layers that
+// have MSGL_LAYER_CHOOSES_BLOCKS, which they lose where config.json has no index.
+void msgl__decoder_read_mean_index(msgl_json_reader *r, msgl_model_config *c);
+// decoder_ngrams.c: ple_layer_ids and what such layers have. Behind the kinds of layers.
+void msgl__decoder_read_ngrams(msgl_json_reader *r, msgl_model_config *c);
 // Gives these flags to the layers from `first` on.
 void msgl__decoder_set_layers(msgl_model_config *c, int32_t first, int flags);
 // The same to all but every so many layers: with 4 to all but layers 3, 7, 11, ....

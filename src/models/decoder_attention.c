@@ -37,14 +37,16 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
 // Whether the device has kernels that choose blocks of keys.
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
+    const msgl_index_kernels *k = &m->target.kernels->index;
+    const bool means = m->cfg.decoder.blocks.mean_queries > 0;
     if (!msgl__layer_has(&m->cfg.decoder, index, MSGL_LAYER_CHOOSES_BLOCKS) ||
-        m->target.kernels->index.choose_blocks != NULL) {
+        (means ? k->choose_means != NULL : k->choose_blocks != NULL)) {
         return 0;
     }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: this device has no kernel for attention to chosen blocks "
-                         "(index_topk_blocks); allowed: --device cpu",
-                         m->cfg.arch->name);
+                         "%s: this device has no kernel for attention to chosen blocks (%s); "
+                         "allowed: --device cpu",
+                         m->cfg.arch->name, means ? "indexer_budget" : "index_topk_blocks");
 }
 
 static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
@@ -83,7 +85,17 @@ static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
         .k_scale = 1,
         .v_scale = 1,
     };
-    if (msgl__layer_has(d, index, MSGL_LAYER_CHOOSES_BLOCKS)) {
+    const bool chooses = msgl__layer_has(d, index, MSGL_LAYER_CHOOSES_BLOCKS);
+    if (chooses && d->blocks.mean_queries > 0) {
+        a->means = (msgl_mean_index){.heads = d->blocks.mean_queries,
+                                     .dim = d->blocks.dim,
+                                     .size = d->blocks.size,
+                                     .half = a->half,
+                                     .rope = a->rope,
+                                     .eps = d->rms_eps,
+                                     .group = at[1].group,
+                                     .layer = at[1].layer};
+    } else if (chooses) {
         a->blocks = (msgl_block_index){.heads = a->num_kv_heads,
                                        .dim = d->blocks.dim,
                                        .half = a->half,
@@ -221,6 +233,17 @@ static void declare_blocks(const msgl_declaring *d, const msgl_norm *norm, msgl_
     msgl__declare_norm(d, &i->k_norm, i->dim, c->k_norm);
 }
 
+static void declare_means(const msgl_declaring *d, const msgl_norm *norm, msgl_mean_index *i)
+{
+    const msgl_block_index_config *c = &d->m->cfg.decoder.blocks;
+    const int32_t rows = (i->heads + 1) * i->dim;
+    const msgl_linear_use use = {.norm = norm};
+    msgl__declare_linear(d, &i->qk, rows, d->m->cfg.hidden_size, false, &use);
+    msgl__declare_rows(d, &i->qk, 0, rows, false, c->qk);
+    msgl__declare_norm(d, &i->q_norm, i->dim, c->q_norm);
+    msgl__declare_norm(d, &i->k_norm, i->dim, c->k_norm);
+}
+
 static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
 {
     const msgl_model_config *c = &d->m->cfg;
@@ -248,6 +271,7 @@ static void declare(const msgl_declaring *d, msgl_decoder_layer *layer)
         declare_blocks(d, msgl__norm_or_null(&layer->attn_norm), kv_heads, all_kv_heads,
                        &a->blocks);
     }
+    if (a->means.heads > 0) declare_means(d, msgl__norm_or_null(&layer->attn_norm), &a->means);
     msgl_declaring of_owner = *d;
     of_owner.layer += owner - index;
     msgl__declare_cache_scale(&of_owner, &a->geometry.k_scale, 'k');

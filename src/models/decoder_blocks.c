@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fields of an index that chooses blocks of keys (kernel/index.h), as MiniMax-M3 spells them.
+// The fields of an index that chooses blocks of keys (kernel/index.h), as MiniMax-M3 and as
+// Qwen4-Exp spell them.
 #include <stdio.h>
 
+#include "core/attributes.h"
 #include "models/decoder.h"
 
 // A field of the index by its own name or, which counts, by that inside sparse_attention_config.
@@ -45,5 +47,37 @@ void msgl__decoder_read_block_index(msgl_json_reader *r, msgl_json_reader *s, ms
         snprintf(allowed, sizeof allowed, "the %d dimensions of a head that rotate, or more",
                  (int)c->ropes[0].dim);
         reject_index_field(r, s, "index_head_dim", "sparse_index_dim", allowed);
+    }
+}
+
+void msgl__decoder_read_mean_index(msgl_json_reader *r, msgl_model_config *c)
+{
+    static const char *const KEYS[] = {"indexer_n_heads", "indexer_kv_heads", "indexer_head_dim",
+                                       "indexer_budget", "indexer_compress_ratio"};
+    msgl_block_index_config *b = &c->decoder.blocks;
+    size_t given = 0;
+    for (size_t i = 0; i < MSGL_COUNT(KEYS); i++) given += msgl__json_get(r, KEYS[i]) != NULL;
+    if (given == 0) {
+        msgl__decoder_clear_layers(c, MSGL_LAYER_CHOOSES_BLOCKS);
+        return;
+    }
+    const int32_t rotate = c->ropes[0].dim > 1 ? c->ropes[0].dim : 1;
+    b->mean_queries = msgl__json_int(r, KEYS[0], 1, MSGL_MAX_HEADS);
+    (void)msgl__json_int(r, KEYS[1], 1, 1);
+    b->dim = msgl__json_int(r, KEYS[2], rotate, MSGL_INDEX_MAX_DIM);
+    const int32_t budget = msgl__json_int(r, KEYS[3], 1, MSGL_INDEX_MAX_TOP_K / 2);
+    b->size = msgl__json_int(r, KEYS[4], 1, budget > 1 ? budget : 1);
+    if (r->status != 0) return;
+    b->top_k = budget / b->size;
+    b->qk = "self_attn.indexer.index_qk_proj";
+    b->q_norm = "self_attn.indexer.q_layernorm";
+    b->k_norm = "self_attn.indexer.k_layernorm";
+    if (budget % b->size != 0) {
+        char allowed[64];
+        snprintf(allowed, sizeof allowed, "a multiple of indexer_compress_ratio %d", (int)b->size);
+        msgl__json_reject(r, MSGL_EFORMAT, KEYS[3], msgl__json_get(r, KEYS[3]), allowed);
+    } else if (msgl__rope_per_request(&c->ropes[0])) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, KEYS[0], msgl__json_get(r, KEYS[0]),
+                          "null, with a rope scaling that depends on the prompt's length");
     }
 }

@@ -32,7 +32,10 @@ static int order_of(const msgl_cache_spec *s)
 static int caches_of(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
                      msgl_dtype act, msgl_cache_spec *out)
 {
-    return msgl__mixer_of(&c->decoder, layer)->caches(c, layer, ranks, dtype, act, out);
+    const int n = msgl__mixer_of(&c->decoder, layer)->caches(c, layer, ranks, dtype, act, out);
+    if (!msgl__has_ngrams(&c->decoder, layer)) return n;
+    out[MSGL_NGRAMS_CACHE] = msgl__ngrams_cache(c, act);
+    return MSGL_NGRAMS_CACHE + 1;
 }
 
 // Layers that keep alike, and of one of them which of its caches it is.

@@ -105,8 +105,30 @@ typedef struct msgl_index_config {
 typedef struct msgl_block_index_config {
     int32_t dim; // of index queries, of which each KV head has one, and keys
     int32_t size, top_k, local;
+    // Not 0: blocks are chosen by the means of their keys, for all KV heads alike, with so many
+    // queries.
+    int32_t mean_queries;
     const char *q, *k, *q_norm, *k_norm; // names of tensors behind "layers.N."
+    const char *qk;                      // of queries and key in one
 } msgl_block_index_config;
+
+// Gated residual streams (layers/gated_streams.h); num 0: the stream is one, and has norms.
+typedef struct msgl_streams_config {
+    int32_t num, rank;
+} msgl_streams_config;
+
+// Embeddings of hashed n-grams (layers/ngrams.h) in layers with MSGL_LAYER_RECURRENT; size 0: none
+// has any.
+typedef struct msgl_ngrams_config {
+    int32_t size, heads; // tokens of the longest n-gram; heads of each order
+    int32_t dim;         // of all heads of a layer
+    int32_t base;        // the primes of heads are those from it on
+    int32_t divisor;     // of the table's rows
+    int32_t parts;       // tensors that the table is in
+    int32_t taps;        // of the convolution, whose inputs are `size` apart
+    int32_t seed, end;   // of the hash, and the token that n-grams do not reach over
+    bool layers[MSGL_MAX_LAYERS];
+} msgl_ngrams_config;
 
 // Multi-head latent attention: dimensions of latent vectors and of a head's parts; rank 0: none.
 typedef struct msgl_latent_config {
@@ -131,6 +153,7 @@ typedef struct msgl_delta_config {
     // The v heads of one k head are not side by side but k_heads apart (GGUF of Qwen3.5). Example:
     // 2 k heads, 6 v heads; the file's v heads 0 2 4 are k head 0's, our 0 1 2.
     bool v_heads_apart;
+    bool sigmoid_gate; // of results: the sigmoid of z, not its silu
 } msgl_delta_config;
 
 // Short convolutions (layers/short_conv.h), likewise; channels 0: none.
@@ -231,6 +254,8 @@ typedef struct msgl_decoder_config {
     msgl_mamba_config mamba;
     msgl_shared_block_config shared_blocks;
     msgl_kda_config kda;
+    msgl_streams_config streams;
+    msgl_ngrams_config ngrams;
     float attn_scale;                    // of scores
     float attn_softcap;                  // 0: none
     float embed_scale;                   // of embeddings

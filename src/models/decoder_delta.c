@@ -10,7 +10,8 @@ static msgl_delta delta_of(const msgl_decoder_config *d, int32_t ranks)
                         .k_heads = msgl__shard_size(d->delta.k_heads, ranks),
                         .v_heads = msgl__shard_size(d->delta.v_heads, ranks),
                         .k_dim = d->delta.k_dim,
-                        .v_dim = d->delta.v_dim};
+                        .v_dim = d->delta.v_dim,
+                        .sigmoid_gate = d->delta.sigmoid_gate};
 }
 
 static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,

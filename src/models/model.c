@@ -5,6 +5,7 @@
 
 #include "core/mem.h"
 #include "core/round.h"
+#include "kernel/device.h"
 #include "models/arch.h"
 #include "models/dummy_checkpoint.h"
 
@@ -171,13 +172,31 @@ void msgl__model_declare_embed(msgl_model *m, msgl_weight_plan *p, const char *n
     msgl__plan_rows(p, &m->embed, 0, m->cfg.vocab_size, "%s", name);
 }
 
+// As their product takes it.
+static const msgl_norm *norm_of_logits(const msgl_model *m)
+{
+    return m->final_norm.dim > 0 && !m->final_norm.centred ? &m->final_norm : NULL;
+}
+
+static void declare_final_norm(msgl_model *m, msgl_weight_plan *p, const char *norm,
+                               bool norm_plus_one)
+{
+    const msgl_model_config *c = &m->cfg;
+    msgl__plan_vector(p, &m->final_norm.weight, c->hidden_size);
+    msgl__plan_elements(p, &m->final_norm.weight, 0, c->hidden_size, 1, "%s", norm);
+    if (norm_plus_one) msgl__plan_add_one(p);
+    if (!c->decoder.norm_bias) return;
+    msgl__plan_vector(p, &m->final_norm.bias, c->hidden_size);
+    msgl__plan_elements(p, &m->final_norm.bias, 0, c->hidden_size, 0, "%.*sbias",
+                        (int)(strlen(norm) - strlen("weight")), norm);
+}
+
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
                               const char *norm, const char *head, bool norm_plus_one)
 {
     const msgl_model_config *c = &m->cfg;
-    const msgl_linear_use logits = {.rows = MSGL_ROWS_LOGITS,
-                                    .norm = m->final_norm.centred ? NULL : &m->final_norm,
-                                    .f32_out = true};
+    const msgl_linear_use logits = {
+        .rows = MSGL_ROWS_LOGITS, .norm = norm_of_logits(m), .f32_out = true};
     const msgl_range vocab = vocab_of(m, m->target.rank);
     const msgl_kept kept = {.rows = {vocab}, .num_rows = 1};
     if (m->target.ranks > 1) {
@@ -190,14 +209,7 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
     } else {
         msgl__model_declare_embed(m, p, embed);
     }
-    msgl__plan_vector(p, &m->final_norm.weight, c->hidden_size);
-    msgl__plan_elements(p, &m->final_norm.weight, 0, c->hidden_size, 1, "%s", norm);
-    if (norm_plus_one) msgl__plan_add_one(p);
-    if (c->decoder.norm_bias) {
-        msgl__plan_vector(p, &m->final_norm.bias, c->hidden_size);
-        msgl__plan_elements(p, &m->final_norm.bias, 0, c->hidden_size, 0, "%.*sbias",
-                            (int)(strlen(norm) - strlen("weight")), norm);
-    }
+    if (norm != NULL) declare_final_norm(m, p, norm, norm_plus_one);
     if (c->decoder.head_bias) {
         msgl__plan_vector(p, &m->lm_head.bias, vocab.count);
         msgl__plan_elements(p, &m->lm_head.bias, 0, c->vocab_size, 0, "%.*sbias",
@@ -304,6 +316,18 @@ bool msgl__model_take_logits(const msgl_model *m, msgl_forward *f, int32_t rows,
     return out->whole != NULL && out->own != NULL && out->all != NULL && out->keys != NULL;
 }
 
+void msgl__model_norm(const msgl_model *m, msgl_forward *f, const void *hidden, void *out,
+                      int32_t rows)
+{
+    msgl_device *d = f->x->device;
+    if (m->final_norm.dim > 0) {
+        msgl__norm(f, &m->final_norm, hidden, out, rows);
+    } else {
+        d->ops->copy(d, out, hidden,
+                     (size_t)rows * (size_t)m->cfg.hidden_size * msgl__dtype_size(f->x->act));
+    }
+}
+
 void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
                         const msgl_logits *l)
 {
@@ -312,7 +336,7 @@ void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden
         msgl__norm(f, &m->final_norm, hidden, l->normed, rows);
         msgl__linear_f32(f, &m->lm_head, NULL, l->normed, l->own, rows);
     } else {
-        msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, l->own, rows);
+        msgl__linear_f32(f, &m->lm_head, norm_of_logits(m), hidden, l->own, rows);
     }
     if (c->logit_scale == 1 && c->logit_cap == 0) return;
     f->k->act.cap(f->x, l->own, (size_t)rows * (size_t)l->own_tokens.count, c->logit_scale,

@@ -30,9 +30,9 @@ typedef struct msgl_model {
     msgl_model_config cfg;
     int32_t *draft_ids; // [vocab_size] of an EAGLE-3 head: the target's ids of its own; owned
     msgl_model_target target;
-    msgl_weight embed;   // [vocab, hidden]
-    msgl_linear lm_head; // [vocab, hidden]; with tied embeddings its weight is embed's
-    msgl_norm final_norm;
+    msgl_weight embed;    // [vocab, hidden]
+    msgl_linear lm_head;  // [vocab, hidden]; with tied embeddings its weight is embed's
+    msgl_norm final_norm; // dim 0: there is none
     msgl_linear projections[MSGL_MAX_PROJECTIONS], token_heads[MSGL_TOKEN_HEADS]; // as in cfg
     void *layers;                                                                 // the family's
     msgl_products products;       // of the layers and the head
@@ -71,8 +71,8 @@ void msgl__model_take_shared(msgl_model *m);
 
 // For a family's `declare`: the embedding, of which each rank has some of the vocabulary's rows.
 void msgl__model_declare_embed(msgl_model *m, msgl_weight_plan *p, const char *name);
-// For a family's `declare`: the tensors of embedding, final norm and, unless it is tied, head.
-// norm_plus_one: the norm's is stored as what is missing to 1.
+// For a family's `declare`: the tensors of embedding, final norm (NULL: there is none) and, unless
+// it is tied, head. norm_plus_one: the norm's is stored as what is missing to 1.
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
                               const char *norm, const char *head, bool norm_plus_one);
 
@@ -102,6 +102,10 @@ typedef struct msgl_logits {
 size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows);
 // From the step arena, for up to so many rows. false sets f->x->status.
 bool msgl__model_take_logits(const msgl_model *m, msgl_forward *f, int32_t rows, msgl_logits *out);
+// out = what the product of logits reads of hidden, both [rows, hidden_size]: the final norm of it,
+// or, where there is none, itself.
+void msgl__model_norm(const msgl_model *m, msgl_forward *f, const void *hidden, void *out,
+                      int32_t rows);
 // hidden [rows, hidden_size], before the final norm -> l->own.
 void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
                         const msgl_logits *l);

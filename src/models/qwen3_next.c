@@ -19,7 +19,7 @@ static int32_t delta_dim(msgl_json_reader *r, const char *key)
     return n;
 }
 
-static void read_delta(msgl_json_reader *r, msgl_model_config *c)
+void msgl__qwen_read_delta(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_delta_config *l = &c->decoder.delta;
     const char *const v_heads = "linear_num_value_heads", *const taps = "linear_conv_kernel_dim";
@@ -56,7 +56,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->norm_plus_one = d->gated_attn = true;
     d->qk_norm = MSGL_QK_NORM_HEAD;
     d->qkv_bias = d->o_bias = msgl__json_bool_or(r, "attention_bias", false);
-    read_delta(r, c);
+    msgl__qwen_read_delta(r, c);
     if (r->status == 0) read_layers(r, c);
 }
 
@@ -73,7 +73,7 @@ static void refuse_dense_layers(msgl_json_reader *r, const msgl_model_config *c)
     }
 }
 
-static void read_experts(msgl_json_reader *r, msgl_model_config *c)
+void msgl__qwen_read_experts(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl__decoder_read_experts(r, c, "moe_intermediate_size");
     if (c->arch->only_experts) refuse_dense_layers(r, c);
@@ -86,13 +86,13 @@ static void configure_next(msgl_json_reader *r, msgl_model_config *c)
 {
     configure(r, c);
     c->decoder.delta.by_k_head = true;
-    if (r->status == 0) read_experts(r, c);
+    if (r->status == 0) msgl__qwen_read_experts(r, c);
 }
 
 static void configure_5_moe(msgl_json_reader *r, msgl_model_config *c)
 {
     configure(r, c);
-    if (r->status == 0) read_experts(r, c);
+    if (r->status == 0) msgl__qwen_read_experts(r, c);
 }
 
 // The language half of a model that also sees; its other tensors are left.

@@ -43,6 +43,8 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_qwen3_5_moe,
     &msgl__arch_qwen3_5_conditional,
     &msgl__arch_qwen3_5_moe_conditional,
+    &msgl__arch_qwen4_exp,
+    &msgl__arch_qwen4_exp_conditional,
     &msgl__arch_lfm2,
     &msgl__arch_lfm2_moe,
     &msgl__arch_granite_hybrid,
@@ -98,10 +100,6 @@ static const struct {
     {"DeepseekV4ForCausalLM", "keys compressed by 4 and by 128 tokens, streams mixed by "
                               "hyper-connections, and experts chosen "
                               "by a table of token ids"},
-    {"Qwen4ExpForCausalLM",
-     "gated residual streams, embeddings of n-grams, and an index over means of keys"},
-    {"Qwen4ExpForConditionalGeneration",
-     "gated residual streams, embeddings of n-grams, and an index over means of keys"},
 };
 
 const char *msgl__arch_missing(const char *name)

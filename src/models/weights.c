@@ -30,6 +30,7 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
     msgl__free(p->wanted);
     msgl__free(p->places);
     msgl__free(p->scales);
+    msgl__free(p->numbers);
     msgl__free(p->ones);
     msgl__free(p->same);
     msgl__free(p->kept);
@@ -336,6 +337,23 @@ void msgl__plan_scale(msgl_weight_plan *p, float *to, const char *fmt, ...)
     p->scales[p->num_scales++] = s;
 }
 
+void msgl__plan_numbers(msgl_weight_plan *p, const int64_t *values, int32_t num, const char *fmt,
+                        ...)
+{
+    msgl_known_numbers n = {.num = num};
+    va_list ap;
+    va_start(ap, fmt);
+    const int length = vsnprintf(n.name, sizeof n.name, fmt, ap);
+    va_end(ap);
+    if (!grow(p, (void **)&p->numbers, p->num_numbers, &p->cap_numbers, sizeof n)) return;
+    if (length >= (int)sizeof n.name || num > MSGL_MAX_NUMBERS) {
+        plan_fail(p, MSGL_EINTERNAL, "a tensor name or a list of numbers is too long");
+        return;
+    }
+    memcpy(n.values, values, (size_t)num * sizeof *values);
+    p->numbers[p->num_numbers++] = n;
+}
+
 void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
 {
     for (size_t i = 0; i < p->num_places; i++) {
@@ -438,6 +456,9 @@ static bool harmless(const msgl_weight_plan *p, const char *name)
     for (size_t i = 0; i < p->num_scales; i++) {
         if (strcmp(name, p->scales[i].name) == 0) return true;
     }
+    for (size_t i = 0; i < p->num_numbers; i++) {
+        if (strcmp(name, p->numbers[i].name) == 0) return true;
+    }
     for (int32_t i = 0; i < p->num_ignored; i++) {
         const char *begin = p->ignored[i];
         if (begin != NULL && strncmp(name, begin, strlen(begin)) == 0) return true;
@@ -520,18 +541,37 @@ static int check_surplus(const msgl_weight_plan *p, const msgl_checkpoint *c, ms
     return code;
 }
 
+// What a model's own numbers say has to be what its config says: they are not read.
+static int check_numbers(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    for (size_t i = 0; i < p->num_numbers; i++) {
+        const msgl_known_numbers *n = &p->numbers[i];
+        const msgl_tensor *t = msgl__checkpoint_find(c, n->name);
+        if (t == NULL) continue;
+        const bool shaped = strcmp(t->type, "I64") == 0 && t->ndim == 1 && t->dims[0] == n->num;
+        if (shaped && memcmp(t->data, n->values, (size_t)n->num * sizeof *n->values) == 0) continue;
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s: tensor %s: other numbers; allowed: the %d that follow from "
+                             "config.json, as I64",
+                             msgl__checkpoint_file(c, t), n->name, (int)n->num);
+    }
+    return 0;
+}
+
 int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
 {
     for (size_t i = 0; i < p->num_wanted; i++) {
         const int code = check_tensor(&p->wanted[i], c, err);
         if (code != 0) return code;
     }
-    return check_surplus(p, c, err);
+    const int code = check_numbers(p, c, err);
+    return code != 0 ? code : check_surplus(p, c, err);
 }
 
 int msgl__weights_check_some(msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
 {
     int code = check_surplus(p, c, err);
+    if (code == 0) code = check_numbers(p, c, err);
     size_t n = 0;
     for (size_t i = 0; i < p->num_wanted && code == 0; i++) {
         if (msgl__checkpoint_find(c, p->wanted[i].name) == NULL) continue;

@@ -87,6 +87,15 @@ typedef struct msgl_optional_scale {
     float *to;
 } msgl_optional_scale;
 
+enum { MSGL_MAX_NUMBERS = 64 };
+
+// A tensor of whole numbers that the checkpoint may have, with what config.json says already.
+typedef struct msgl_known_numbers {
+    char name[MSGL_TENSOR_NAME];
+    int64_t values[MSGL_MAX_NUMBERS]; // [num]
+    int32_t num;
+} msgl_known_numbers;
+
 // Two weights that are one in the file and in memory: *to is what *of is.
 typedef struct msgl_same_weight {
     msgl_weight *to;
@@ -144,6 +153,8 @@ typedef struct msgl_weight_plan {
     bool keeps;                   // some weights are as the file has them
     msgl_optional_scale *scales;
     size_t num_scales, cap_scales;
+    msgl_known_numbers *numbers;
+    size_t num_numbers, cap_numbers;
     msgl_ones *ones;
     size_t num_ones, cap_ones;
     msgl_same_weight *same;
@@ -213,6 +224,11 @@ void msgl__plan_router(msgl_weight_plan *p);
 // tensor. It has to be finite and above 0.
 void msgl__plan_scale(msgl_weight_plan *p, float *to, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+// Declares numbers [num <= MSGL_MAX_NUMBERS] that nothing is read of: where the checkpoint has the
+// tensor, I64, it has to have these.
+void msgl__plan_numbers(msgl_weight_plan *p, const int64_t *values, int32_t num, const char *fmt,
+                        ...) __attribute__((format(printf, 4, 5)));
 
 // For msgl__weights_keep. A piece of the region; offsets of the pieces from number `first` on,
 // behind the p->bytes in front of them.

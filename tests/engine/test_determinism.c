@@ -43,7 +43,9 @@ static void test_bit_equal(void **state)
                                   "lfm2",
                                   "granite_hybrid",
                                   "nemotron_h_latent",
-                                  "zamba2"};
+                                  "zamba2",
+                                  "qwen4_exp",
+                                  "qwen4_exp_ngrams"};
     const char *tests = getenv("MINISGL_TESTS");
     const bool full = tests != NULL && strcmp(tests, "full") == 0;
     const int highest = msgl__cpu_level_detect();
@@ -80,8 +82,8 @@ static void test_ranks_bit_equal(void **state)
     static const struct {
         const char *model;
         int32_t ranks;
-    } cases[] = {{"qwen3_next_hd128", 2}, {"deepseek_v3", 4}, {"glm_moe_dsa", 2},
-                 {"lfm2_moe", 2},         {"minimax_m3", 2},  {"zamba2_rope", 2}};
+    } cases[] = {{"qwen3_next_hd128", 2}, {"deepseek_v3", 4}, {"glm_moe_dsa", 2}, {"lfm2_moe", 2},
+                 {"minimax_m3", 2},       {"zamba2_rope", 2}, {"qwen4_exp", 2}};
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
         const int32_t ranks = cases[i].ranks;
         const harness_target base = {.ranks = ranks, .deterministic = true};

@@ -218,6 +218,8 @@ static void test_patterns(void **state)
     check_pairs(MODEL("nemotron_h"), 7);
     check_pairs(MODEL("zamba2"), 7);
     check_pairs(MODEL("zamba2_rope"), 7);
+    check_pairs(MODEL("qwen4_exp"), 7);
+    check_pairs(MODEL("qwen4_exp_ngrams"), 1);
     check_pairs(MODEL("qwen3_next_hd128"), 7);
 }
 
@@ -226,6 +228,7 @@ static void test_answers(void **state)
     (void)state;
     check_answers(MODEL("qwen3_next"));
     check_answers(MODEL("qwen3_5"));
+    check_answers(MODEL("qwen4_exp"));
 }
 
 // States of drafts end where the engine has no more, and a step has no more saves than that.

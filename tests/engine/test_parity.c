@@ -38,7 +38,8 @@ static void test_parity_answers(void **state)
     static const char *const models[] = {
         "qwen3_next",         "qwen3_5",           "llama4",     "deepseek_v32", "glm_moe_dsa",
         "gemma4_conditional", "mimo_v2",           "lfm2",       "bamba",        "falcon_h1",
-        "nemotron_h",         "nemotron_h_latent", "minimax_m3", "zamba2",       "zamba2_rope"};
+        "nemotron_h",         "nemotron_h_latent", "minimax_m3", "zamba2",       "zamba2_rope",
+        "qwen4_exp",          "qwen4_exp_ngrams"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         for (int32_t from = 1; from < 64; from += 31) {
             const harness_target t = {.answers_from = from};
@@ -62,6 +63,7 @@ static void test_parity_stacked(void **state)
                                          "qwen3_next",
                                          "qwen3_5_moe",
                                          "qwen3_5_moe_conditional",
+                                         "qwen4_exp_conditional",
                                          "gemma3_conditional",
                                          "minimax_m2",
                                          "ernie4_5_moe",

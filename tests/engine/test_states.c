@@ -66,6 +66,20 @@ static void expect(const fixture *f, int32_t token, int32_t from, int32_t to)
     }
 }
 
+// Rows 0 to 4 and checkpoints 1, 2 and 4 are all that anything was left in.
+static void check_used(const msgl_kv_pool *pool)
+{
+    if (pool->spec.kind != MSGL_CACHE_STATE) return;
+    for (int32_t i = 5; i < pool->max_running + 1 + pool->num_checkpoints; i++) {
+        const int32_t c = i - pool->max_running - 1;
+        const char *state = msgl__state_of_row(pool, i, 0);
+        const size_t bytes = pool->spec.state_bytes * (size_t)pool->spec.num_layers;
+        bool any = false;
+        for (size_t k = 0; k < bytes; k++) any |= state[k] != 0;
+        assert_int_equal(any, c == 1 || c == 2 || c == 4);
+    }
+}
+
 static void check_saves(const char *dir)
 {
     static const msgl_state_save saves[] = {{1, 6}, {7, 3}, {16, 0}, {33, 5}, {63, 1}};
@@ -138,18 +152,9 @@ static void check_answers(const char *dir)
     expect(&f, 0, 32, TOKENS);
     expect(&f, TOKENS - 32, 35, 40);
     // Nobody but row 0 to 4, and the checkpoints 1, 2 and 4, has anything.
-    const msgl_kv_pool *pool = &f.h.e->groups[1].pool;
-    for (int32_t i = 5; i < pool->max_running + 1 + pool->num_checkpoints; i++) {
-        const int32_t c = i - pool->max_running - 1;
-        const char *state = msgl__state_of_row(pool, i, 0);
-        const size_t bytes = pool->spec.state_bytes * (size_t)pool->spec.num_layers;
-        bool any = false;
-        for (size_t k = 0; k < bytes; k++) any |= state[k] != 0;
-        assert_int_equal(any, c == 1 || c == 2 || c == 4);
-    }
+    for (int32_t g = 0; g < f.h.e->specs.count; g++) check_used(&f.h.e->groups[g].pool);
     close_model(&f);
 }
-
 static void test_saves(void **state)
 {
     (void)state;
@@ -159,6 +164,8 @@ static void test_saves(void **state)
     check_saves(MODEL("nemotron_h_moe"));
     check_saves(MODEL("zamba2"));
     check_saves(MODEL("zamba2_rope"));
+    check_saves(MODEL("qwen4_exp"));
+    check_saves(MODEL("qwen4_exp_ngrams"));
 }
 
 static void test_answers(void **state)
@@ -171,6 +178,8 @@ static void test_answers(void **state)
     check_answers(MODEL("nemotron_h_latent"));
     check_answers(MODEL("zamba2"));
     check_answers(MODEL("zamba2_rope"));
+    check_answers(MODEL("qwen4_exp"));
+    check_answers(MODEL("qwen4_exp_ngrams"));
 }
 
 static void expect_refused(harness *h, int32_t cached_len, int32_t load,

@@ -114,6 +114,16 @@ static const struct {
      {{"layers_block_type", "[\"mamba\", \"hybrid\"]"},
       {"n_mamba_heads", "2"},
       {"num_key_value_heads", "4"}}},
+    {{"Qwen4Exp"},
+     {{"num_experts", "4"},
+      {"num_experts_per_tok", "2"},
+      {"moe_intermediate_size", "16"},
+      {"shared_expert_intermediate_size", "24"},
+      {"full_attention_interval", "2"},
+      {"eos_token_id", "3"},
+      {"heads_per_ngram", "2"},
+      {"ngram_vocab_size_base", "20"},
+      {"ple_layer_ids", "[1]"}}},
     // Both kinds of layers; of Qwen3-Next, by default, linear attention alone.
     {{"Qwen3_5"}, {{"full_attention_interval", "2"}}},
 };

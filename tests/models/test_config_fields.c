@@ -96,6 +96,8 @@ static const struct {
     {"Zamba2ForCausalLM", "num_query_groups"},
     {"Zamba2ForCausalLM", "use_conv_bias"},
     {"Zamba2ForCausalLM", "use_mem_eff_path"},
+    {"Qwen4ExpForCausalLM", "number_of_conv_states"}, // set by the class
+    {"Qwen4ExpForConditionalGeneration", "number_of_conv_states"},
 };
 
 static bool is_listed(const char *arch, const char *key)
@@ -108,6 +110,13 @@ static bool is_listed(const char *arch, const char *key)
     }
     return false;
 }
+
+// Qwen4-Exp's index, which is there with all of its fields or none.
+static const char *const QWEN4_INDEX[][2] = {{"indexer_n_heads", "2"},
+                                             {"indexer_kv_heads", "1"},
+                                             {"indexer_head_dim", "16"},
+                                             {"indexer_budget", "16"},
+                                             {"indexer_compress_ratio", "4"}};
 
 // A config in which every optional part is there, so that its fields count.
 static json_t *full_config(const char *arch)
@@ -127,6 +136,11 @@ static json_t *full_config(const char *arch)
     }
     if (strcmp(arch, "Zamba2ForCausalLM") == 0) {
         set_field(c, "layers_block_type", "[\"mamba\", \"hybrid\", \"mamba\", \"hybrid\"]");
+    }
+    if (strncmp(arch, "Qwen4Exp", 8) == 0) {
+        for (size_t i = 0; i < MSGL_COUNT(QWEN4_INDEX); i++) {
+            set_field(text != NULL ? text : c, QWEN4_INDEX[i][0], QWEN4_INDEX[i][1]);
+        }
     }
     if (strcmp(arch, "Phi3ForCausalLM") == 0) {
         set_field(c, "rope_scaling",
@@ -351,9 +365,80 @@ static void test_shared_blocks(void **state)
     free(c);
 }
 
+static void test_streams(void **state)
+{
+    (void)state;
+    static const char ARCH[] = "Qwen4ExpForCausalLM";
+    static const char *const WRONG[][2] = {
+        {"\"hc_count\": 1", "hc_count: found 1, allowed an integer in 2..16"},
+        {"\"hc_lowrank\": 65537", "hc_lowrank: found 65537, allowed an integer in 1..65536"},
+        {"\"output_gate_type\": \"relu\"", "found \"relu\", allowed silu, sigmoid"},
+        {"\"hidden_act\": \"sigmoid\"", "hidden_act: found \"sigmoid\""},
+        {"\"layer_types\": [\"sliding_attention\", \"a\", \"b\", \"c\"]",
+         "allowed full_attention, indexed_attention, linear_attention"},
+        {"\"num_experts_per_tok\": 5", "num_experts_per_tok: found 5"},
+        {"\"indexer_n_heads\": null", "indexer_n_heads: found nothing"},
+        {"\"indexer_kv_heads\": 2", "indexer_kv_heads: found 2, allowed an integer in 1..1"},
+        {"\"indexer_head_dim\": 6", "indexer_head_dim: found 6, allowed an integer in 8..256"},
+        {"\"indexer_budget\": 18", "found 18, allowed a multiple of indexer_compress_ratio 4"},
+        {"\"indexer_budget\": 32769", "found 32769, allowed an integer in 1..32768"},
+        {"\"indexer_compress_ratio\": 17", "found 17, allowed an integer in 1..16"},
+        {"\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
+         "a rope scaling that depends on the prompt's length"}};
+    for (size_t i = 0; i < MSGL_COUNT(WRONG); i++) {
+        char fields[256];
+        snprintf(fields, sizeof fields, "{%s}", WRONG[i][0]);
+        refuse(ARCH, fields, WRONG[i][1]);
+    }
+    // Without an index all keys are seen, by the same flags as of other models.
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    assert_int_equal(load_fields(ARCH,
+                                 "{\"indexer_n_heads\": null, \"indexer_kv_heads\": null, "
+                                 "\"indexer_head_dim\": null, \"indexer_budget\": null, "
+                                 "\"indexer_compress_ratio\": null}",
+                                 c, &err),
+                     0);
+    assert_true(c->decoder.blocks.top_k == 0 && c->decoder.layer_flags[1] == MSGL_LAYER_SPARSE);
+    free(c);
+}
+
+static void test_ngrams(void **state)
+{
+    (void)state;
+    static const char ARCH[] = "Qwen4ExpForCausalLM";
+    static const char *const WRONG[][2] = {
+        {"\"ple_layer_ids\": 1", "ple_layer_ids: found 1, allowed a list of layers with linear"},
+        {"\"ple_layer_ids\": [0]", "ple_layer_ids: found 0, allowed a list of layers with linear"},
+        {"\"ple_layer_ids\": [5]", "ple_layer_ids: found 5"},
+        {"\"ple_layer_ids\": [2]", "ple_layer_ids: found 2, allowed a list of layers with linear"},
+        {"\"eos_token_id\": null", "eos_token_id: found nothing, allowed a token's id"},
+        {"\"eos_token_id\": []", "eos_token_id"},
+        {"\"eos_token_id\": [50, 3]", "eos_token_id: found 50"},
+        {"\"ngram_size\": 9", "ngram_size: found 9, allowed an integer in 2..8"},
+        {"\"heads_per_ngram\": 33", "heads_per_ngram: found 33, allowed an integer in 1..32"},
+        {"\"heads_per_ngram\": 0", "heads_per_ngram: found 0"},
+        {"\"ple_embed_dim\": 30", "ple_embed_dim: found 30, allowed a multiple of the 4 heads"},
+        {"\"ple_conv_kernel_size\": 5", "found 5, allowed an integer in 2..4"},
+        {"\"ngram_vocab_size_base\": 1073741825", "found 1073741825, allowed an integer"},
+        {"\"ngram_vocab_size_base\": 300000000",
+         "found 300000000, allowed what leaves a layer with 2^30 rows or fewer"},
+        {"\"make_ngram_vocab_size_divisible_by\": 0", "found 0, allowed an integer in 1..1048576"},
+        {"\"split_ngram_parts\": 131073", "found 131073, allowed an integer in 1..131072"},
+        {"\"seed\": -1", "seed: found -1"},
+        {"\"hidden_size\": 30, \"hc_count\": 3, \"ple_embed_dim\": 32",
+         "hc_count a multiple of 16"}};
+    for (size_t i = 0; i < MSGL_COUNT(WRONG); i++) {
+        char fields[256];
+        snprintf(fields, sizeof fields, "{%s}", WRONG[i][0]);
+        refuse(ARCH, fields, WRONG[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_streams),      cmocka_unit_test(test_ngrams),
         cmocka_unit_test(test_known_fields), cmocka_unit_test(test_aliases),
         cmocka_unit_test(test_shared_width), cmocka_unit_test(test_blocks_of_keys),
         cmocka_unit_test(test_shared_blocks)};
