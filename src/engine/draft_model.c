@@ -115,6 +115,12 @@ static int check_head(const msgl_engine *e, const msgl_engine *draft, msgl_err *
     const msgl_head_config *h = &draft->model.cfg.decoder.head;
     const msgl_model_config *c = &e->model.cfg;
     if (h->kind == MSGL_HEAD_NONE) return 0;
+    if (h->kind == MSGL_HEAD_EAGLE3 && c->decoder.streams.num > 0) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "EAGLE3: a head reads one residual stream, and %s has %d (hc_count); "
+                             "allowed: SUFFIX, STANDALONE",
+                             c->arch->name, (int)c->decoder.streams.num);
+    }
     if (h->state_dim != c->hidden_size || h->vocab != c->vocab_size) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "a head for states of %d and %d tokens; allowed: the model's, %d and "

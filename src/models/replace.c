@@ -64,6 +64,19 @@ static const config_field FIELDS[] = {
     OF("attention_value_scale", FIELD_FLOAT, decoder.value_scale),
     OF("linear_num_key_heads", FIELD_INT, decoder.delta.k_heads),
     OF("linear_num_value_heads", FIELD_INT, decoder.delta.v_heads),
+    OF("output_gate_type", FIELD_FLAG, decoder.delta.sigmoid_gate),
+    OF("indexer_n_heads", FIELD_INT, decoder.blocks.mean_queries),
+    OF("hc_count", FIELD_INT, decoder.streams.num),
+    OF("hc_lowrank", FIELD_INT, decoder.streams.rank),
+    OF("ngram_size", FIELD_INT, decoder.ngrams.size),
+    OF("heads_per_ngram", FIELD_INT, decoder.ngrams.heads),
+    OF("ple_embed_dim", FIELD_INT, decoder.ngrams.dim),
+    OF("ngram_vocab_size_base", FIELD_INT, decoder.ngrams.base),
+    OF("make_ngram_vocab_size_divisible_by", FIELD_INT, decoder.ngrams.divisor),
+    OF("split_ngram_parts", FIELD_INT, decoder.ngrams.parts),
+    OF("ple_conv_kernel_size", FIELD_INT, decoder.ngrams.taps),
+    OF("seed", FIELD_INT, decoder.ngrams.seed),
+    OF("eos_token_id, which n-grams end at,", FIELD_INT, decoder.ngrams.end),
 };
 #undef OF
 
@@ -132,6 +145,11 @@ int msgl__config_same(const msgl_model_config *now, const msgl_model_config *nex
         return differs(path, "embedding_multiplier", (double)other, (double)scale, err);
     }
     for (int32_t i = 0; i < now->num_layers; i++) {
+        if (now->decoder.ngrams.layers[i] != next->decoder.ngrams.layers[i]) {
+            return msgl__err_set(err, MSGL_EINVAL,
+                                 "%s: ple_layer_ids: layer %d is there or not, other than here",
+                                 msgl__path_shown(path), (int)i + 1);
+        }
         if (now->decoder.layer_flags[i] == next->decoder.layer_flags[i]) continue;
         return msgl__err_set(err, MSGL_EINVAL, "%s: layer_types: layer %d is of another kind here",
                              msgl__path_shown(path), (int)i);

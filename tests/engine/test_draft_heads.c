@@ -252,6 +252,20 @@ static void test_auto(void **state)
     }
 }
 
+// A head that reads the stream between layers, where there are several.
+static void test_streams_refused(void **state)
+{
+    (void)state;
+    const char *const target = MSGL_SOURCE_DIR "/tests/vectors/models/qwen4_exp";
+    msgl_options o = harness_config(target, "float32");
+    harness h;
+    msgl_err err = {0};
+    o.speculative_algorithm = "EAGLE3";
+    o.speculative_draft_model_path = MSGL_SOURCE_DIR "/tests/vectors/drafts/eagle3/draft";
+    assert_int_equal(harness_try_open(&h, &o, &err), MSGL_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "Qwen4ExpForCausalLM has 3 (hc_count); allowed: SUFFIX"));
+}
+
 // The shipped model with a head, and its question computed; how many tokens that has.
 static int32_t ask(harness *h, const vectors *v, const harness_target *t, int32_t more)
 {
@@ -479,7 +493,8 @@ int main(void)
         cmocka_unit_test(test_acceptance), cmocka_unit_test(test_trees)};
     const struct CMUnitTest on_cpu[] = {
         cmocka_unit_test(test_chains_of_ranks), cmocka_unit_test(test_weights_of_ranks),
-        cmocka_unit_test(test_rank_killed), cmocka_unit_test(test_auto)};
+        cmocka_unit_test(test_rank_killed), cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_streams_refused)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     return !ON_CPU ? failed : failed + cmocka_run_group_tests(on_cpu, NULL, NULL);
 }
