@@ -436,6 +436,18 @@ def fixed_base(folder):
     return load(folder, torch.float32, parse(fixed))
 
 
+def drop_index(folder):
+    """Without its index a model of Qwen4-Exp's kind attends to all keys, as its configuration says; transformers' class
+    cannot be made so, and what was computed had a budget beyond the text's end."""
+    path = folder / "model.safetensors"
+    tensors = {k: v for k, v in load_file(path).items() if ".indexer." not in k}
+    save_file(tensors, path, metadata={"format": "pt"})
+    for file in ("config.json", "config.alt.json"):
+        config = json.loads((folder / file).read_text())
+        config = {k: v for k, v in config.items() if not k.startswith("indexer_")}
+        (folder / file).write_text(json.dumps(config, indent=2) + "\n")
+
+
 def make(folder, name, spec, seed):
     folder.mkdir(parents=True)
     config = save_model(folder, name, spec, seed)
@@ -541,6 +553,8 @@ def main():
             shutil.rmtree(root / name, ignore_errors=True)
             seed = spec.get("seed", 1000 * index)  # of those that were once at that place
             if make(root / name, name, spec, seed + attempt):
+                if spec.get("no_index"):
+                    drop_index(root / name)
                 break
         else:
             raise SystemExit(f"{name}: no seed gives clear margins")

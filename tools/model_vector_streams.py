@@ -105,6 +105,14 @@ STREAMS = {
         steady=True,
         untied=True,
     ),
+    # Neither n-grams nor an index: attention to all keys, which a budget of 128 is here.
+    "qwen4_exp_full": dict(
+        config=without(qwen4_exp(indexer_budget=128), *PLE),
+        seed=953000,
+        gain=GAIN,
+        no_index=True,
+        steady=True,
+    ),
     # Without n-grams; the index alone.
     "qwen4_exp_conditional": dict(
         config=conditional(

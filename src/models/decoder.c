@@ -154,13 +154,13 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
 static int build(msgl_model *m, msgl_err *err)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
+    const int refused = msgl__streams_check(m, err);
+    if (refused != 0) return refused;
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
         const msgl_mixer *mixer = msgl__mixer_of(d, l);
         const int code = mixer->check != NULL ? mixer->check(m, l, err) : 0;
         if (code != 0) return code;
     }
-    const int code = msgl__streams_check(m, err);
-    if (code != 0) return code;
     size_t sparse = 0, latent = d->latent.rank > 0 ? (size_t)m->cfg.num_layers : 0;
     for (int32_t l = 0; l < m->cfg.num_layers; l++)
         sparse += msgl__layer_has(d, l, MSGL_LAYER_SPARSE);

@@ -48,9 +48,8 @@ int32_t msgl__ngrams_hash(const msgl_model_config *c, int32_t ordinal, int32_t *
     *h = (msgl_ngram_hash){.size = n->size, .heads = n->heads, .end = n->end};
     set_factors(c, ordinal, h);
     for (int32_t i = 0; i < (n->size - 1) * n->heads; i++) {
-        // There is a prime between any number and twice that.
         while (*last < MSGL_NGRAMS_MAX_ROWS && !is_prime(++*last)) continue;
-        if (*last > MSGL_NGRAMS_MAX_ROWS - rows) return 0;
+        if (*last >= MSGL_NGRAMS_MAX_ROWS - rows) return 0;
         h->moduli[i] = *last;
         h->offsets[i] = rows;
         rows += *last;

@@ -79,6 +79,7 @@ const char *const parity_models[] = {
     "qwen3_5_moe_conditional",
     "qwen4_exp",
     "qwen4_exp_ngrams",
+    "qwen4_exp_full",
     "qwen4_exp_conditional",
     "lfm2",
     "lfm2_bias",

@@ -41,17 +41,18 @@ static void make_states(struct layer *l)
 }
 
 // gates: with before and behind, in front of and behind the inputs of a row.
-static struct layer conv_new(uint64_t *rng, int channels, int taps, bool gates, bool bias)
+static struct layer conv_new(uint64_t *rng, int channels, int taps, int skip, bool gates, bool bias)
 {
     struct layer l = {.in = (gates ? 3 : 1) * channels, .out = channels};
     l.weights[0] = uniform(rng, -1, 1, (size_t)(channels * taps));
     l.weights[1] = uniform(rng, -1, 1, (size_t)channels);
     l.conv = (msgl_conv_call){.channels = channels,
                               .taps = taps,
+                              .skip = skip,
                               .weight = l.weights[0],
                               .bias = bias ? l.weights[1] : NULL,
                               .silu = !gates};
-    l.bytes = msgl__conv_state_bytes(channels, taps, MSGL_F32);
+    l.bytes = msgl__conv_state_bytes(channels, msgl__conv_rows(taps, skip), MSGL_F32);
     make_states(&l);
     return l;
 }
@@ -165,7 +166,7 @@ static void exact_conv(const struct layer *l, const struct request *r, double *o
         for (int ch = 0; ch < n; ch++) {
             double y = c->bias != NULL ? (double)c->bias[ch] : 0;
             for (int tap = 0; tap < c->taps; tap++) {
-                const int from = t - c->taps + 1 + tap;
+                const int from = t - (c->taps - 1 - tap) * (c->skip + 1);
                 if (from < 0) continue;
                 const float *in = r->in + from * l->in;
                 const double x = gates ? (double)in[ch] * (double)in[n + ch] : (double)in[ch];
@@ -268,11 +269,13 @@ static void check_layer(struct fixture *f, struct layer l, int len)
 static void conv_is_its_formula(void **state)
 {
     struct fixture *f = *state;
-    check_layer(f, conv_new(&f->rng, 16, 2, true, false), 1);
-    check_layer(f, conv_new(&f->rng, 48, 3, true, false), 20);
-    check_layer(f, conv_new(&f->rng, 272, 3, true, true), 9);
-    check_layer(f, conv_new(&f->rng, 528, 4, false, true), 33);
-    check_layer(f, conv_new(&f->rng, 32, 4, false, false), 5);
+    check_layer(f, conv_new(&f->rng, 16, 2, 0, true, false), 1);
+    check_layer(f, conv_new(&f->rng, 48, 3, 0, true, false), 20);
+    check_layer(f, conv_new(&f->rng, 272, 3, 0, true, true), 9);
+    check_layer(f, conv_new(&f->rng, 528, 4, 0, false, true), 33);
+    check_layer(f, conv_new(&f->rng, 32, 4, 0, false, false), 5);
+    check_layer(f, conv_new(&f->rng, 48, 4, 2, false, false), 40);
+    check_layer(f, conv_new(&f->rng, 16, 2, 7, true, true), 30);
 }
 
 static void ssm_is_its_formula(void **state)
@@ -347,8 +350,10 @@ static void check_bits(struct fixture *f, struct layer l)
 static void bits_do_not_depend_on_the_step(void **state)
 {
     struct fixture *f = *state;
-    check_bits(f, conv_new(&f->rng, 272, 3, true, false));
-    check_bits(f, conv_new(&f->rng, 48, 4, false, true));
+    check_bits(f, conv_new(&f->rng, 272, 3, 0, true, false));
+    check_bits(f, conv_new(&f->rng, 48, 4, 0, false, true));
+    check_bits(f, conv_new(&f->rng, 272, 4, 2, false, false));
+    check_bits(f, conv_new(&f->rng, 16, 4, 7, false, true));
     check_bits(f, ssm_new(&f->rng, 4, 2, 80, 24, MSGL_SSM_NORM_GATED, 2));
     check_bits(f, ssm_new(&f->rng, 3, 1, 16, 16, MSGL_SSM_NORM_FIRST, 1));
 }

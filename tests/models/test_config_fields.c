@@ -403,6 +403,22 @@ static void test_streams(void **state)
     free(c);
 }
 
+// A device without kernels for streams refuses the model before it has anything of it.
+static void test_streams_on_devices(void **state)
+{
+    (void)state;
+    static const msgl_kernels none;
+    const msgl_model_target target = {.kernels = &none, .act = MSGL_BF16, .ranks = 1};
+    msgl_model *m = calloc(1, sizeof *m);
+    msgl_err err = {0};
+    assert_int_equal(load_fields("Qwen4ExpForCausalLM", "{}", &m->cfg, &err), 0);
+    assert_int_equal(msgl__model_build(m, &target, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, "Qwen4ExpForCausalLM: gated residual streams (hc_count) have "
+                                  "kernels for CPUs alone; allowed: --device cpu");
+    msgl__model_free(m);
+    free(m);
+}
+
 static void test_ngrams(void **state)
 {
     (void)state;
@@ -438,9 +454,9 @@ static void test_ngrams(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_streams),      cmocka_unit_test(test_ngrams),
-        cmocka_unit_test(test_known_fields), cmocka_unit_test(test_aliases),
-        cmocka_unit_test(test_shared_width), cmocka_unit_test(test_blocks_of_keys),
-        cmocka_unit_test(test_shared_blocks)};
+        cmocka_unit_test(test_streams),        cmocka_unit_test(test_streams_on_devices),
+        cmocka_unit_test(test_ngrams),         cmocka_unit_test(test_known_fields),
+        cmocka_unit_test(test_aliases),        cmocka_unit_test(test_shared_width),
+        cmocka_unit_test(test_blocks_of_keys), cmocka_unit_test(test_shared_blocks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
