@@ -27,12 +27,34 @@ static bool supports_delta(int32_t capability, msgl_dtype act, const msgl_delta_
     return dims->k_heads > 0 && dims->v_heads > 0;
 }
 
+static void mix(msgl_exec *x, const void *gates, const void *in, int rows, int n, int dim,
+                void *out)
+{
+    (void)x, (void)gates, (void)in, (void)rows, (void)n, (void)dim, (void)out;
+    __builtin_trap();
+}
+
+static void choose_blocks(msgl_exec *x, const msgl_index_blocks_call *c)
+{
+    (void)x, (void)c;
+    __builtin_trap();
+}
+
+static void choose_means(msgl_exec *x, const msgl_index_means_call *c)
+{
+    (void)x, (void)c;
+    __builtin_trap();
+}
+
 static void plan(const msgl_model_config *cfg)
 {
     static const msgl_wformat formats[MSGL_WFORMATS] = {
         [MSGL_W_BF16] = {MSGL_WFORMAT_BF16, .packed_size = packed_size}};
-    const msgl_kernels kernels = {.gemm = {.formats = formats},
-                                  .delta = {.supports = supports_delta}};
+    const msgl_kernels kernels = {
+        .gemm = {.formats = formats},
+        .delta = {.supports = supports_delta},
+        .index = {.choose_blocks = choose_blocks, .choose_means = choose_means},
+        .streams = {.mix = mix}};
     msgl_err err = {0};
     msgl_model *m = calloc(1, sizeof *m);
     if (m == NULL) __builtin_trap();
