@@ -679,7 +679,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
 static bool takes_embeds(const msgl_engine *e)
 {
     return e->info.pooling == MSGL_POOL_NONE && !e->model.cfg.arch->family->encodes &&
-           e->model.cfg.decoder.per_layer_dim == 0;
+           e->model.cfg.decoder.per_layer_dim == 0 && e->model.cfg.decoder.ngrams.size == 0;
 }
 
 static void set_runner(msgl_engine *e)

@@ -44,11 +44,14 @@ void msgl__weight_plan_trim(msgl_weight_plan *p)
 {
     msgl__free(p->wanted);
     msgl__free(p->ones);
+    msgl__free(p->numbers);
     msgl__free(p->kept);
     p->wanted = NULL;
     p->ones = NULL;
+    p->numbers = NULL;
     p->kept = NULL;
-    p->num_wanted = p->cap_wanted = p->num_ones = p->cap_ones = p->num_kept = p->cap_kept = 0;
+    p->num_wanted = p->cap_wanted = p->num_ones = p->cap_ones = p->num_numbers = p->cap_numbers =
+        p->num_kept = p->cap_kept = 0;
     p->err = NULL;
 }
 

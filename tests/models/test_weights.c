@@ -380,6 +380,46 @@ static int load_scale(const char *type, const char *shape, const void *bytes, in
     return rc;
 }
 
+// Numbers that a file may have, and that have to be 3 and -7 then.
+static int check_numbers(const char *type, const char *shape, const void *data, size_t size,
+                         msgl_err *err)
+{
+    static const int64_t KNOWN[] = {3, -7};
+    char header[256];
+    folder f;
+    folder_make(&f);
+    snprintf(header, sizeof header,
+             "{\"a.numbers\": {\"dtype\": \"%s\", \"shape\": %s, \"data_offsets\": [0, %d]}}", type,
+             shape, (int)size);
+    write_safetensors(&f, "model.safetensors", header, data, size);
+    msgl_checkpoint *c = NULL;
+    if (msgl__checkpoint_open(f.dir, &c, err) != 0) fail_msg("%s", err->text);
+    msgl_weight_plan p;
+    msgl__weight_plan_init(&p, NULL, err);
+    msgl__plan_numbers(&p, KNOWN, 2, "%s.numbers", "a");
+    msgl__plan_numbers(&p, KNOWN, 1, "b.numbers"); // the file has none
+    const int rc = msgl__weights_check(&p, c, err);
+    msgl__weight_plan_free(&p);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+    return rc;
+}
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    static const int64_t SAME[] = {3, -7}, OTHER[] = {3, 7};
+    static const int32_t NARROW[] = {3, -7};
+    msgl_err err = {0};
+    assert_int_equal(check_numbers("I64", "[2]", SAME, sizeof SAME, &err), 0);
+    assert_int_equal(check_numbers("I64", "[2]", OTHER, sizeof OTHER, &err), MSGL_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "tensor a.numbers: other numbers; allowed: the 2 that follow "
+                                     "from config.json, as I64"));
+    assert_int_equal(check_numbers("I64", "[1]", SAME, 8, &err), MSGL_EUNSUPPORTED);
+    assert_int_equal(check_numbers("I64", "[2, 1]", SAME, sizeof SAME, &err), MSGL_EUNSUPPORTED);
+    assert_int_equal(check_numbers("I32", "[2]", NARROW, sizeof NARROW, &err), MSGL_EUNSUPPORTED);
+}
+
 static void test_scales(void **state)
 {
     (void)state;
@@ -760,14 +800,14 @@ static void test_experts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_surplus),   cmocka_unit_test(test_read_ahead),
-        cmocka_unit_test(test_spans),     cmocka_unit_test(test_items_of_ranks),
-        cmocka_unit_test(test_scales),    cmocka_unit_test(test_elements),
-        cmocka_unit_test(test_slices),    cmocka_unit_test(test_pairs_behind),
-        cmocka_unit_test(test_fp8),       cmocka_unit_test(test_fp8_columns),
-        cmocka_unit_test(test_fp8_parts), cmocka_unit_test(test_fp8_refusals),
-        cmocka_unit_test(test_mxfp4),     cmocka_unit_test(test_mxfp4_refusals),
-        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_surplus),        cmocka_unit_test(test_read_ahead),
+        cmocka_unit_test(test_spans),          cmocka_unit_test(test_items_of_ranks),
+        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_elements),       cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_pairs_behind),   cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_fp8_columns),    cmocka_unit_test(test_fp8_parts),
+        cmocka_unit_test(test_fp8_refusals),   cmocka_unit_test(test_mxfp4),
+        cmocka_unit_test(test_mxfp4_refusals), cmocka_unit_test(test_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
