@@ -114,11 +114,8 @@ static int32_t read_end(msgl_json_reader *r, const msgl_model_config *c)
 
 void msgl__decoder_read_ngrams(msgl_json_reader *r, msgl_model_config *c)
 {
-    enum {
-        ALL_HEADS = 4096,
-        ALL_PARTS = 1 << 17,
-        MAX_DIVISOR = 1 << 20
-    }; // the first two of a model
+    // Of all of a model's layers: heads, whose primes take time to find, and tensors of tables.
+    enum { ALL_HEADS = 4096, ALL_PARTS = 1 << 17, MAX_DIVISOR = 1 << 20 };
     msgl_ngrams_config *n = &c->decoder.ngrams;
     const int32_t layers = read_layers(r, c);
     if (layers == 0 || r->status != 0) return;
@@ -185,6 +182,13 @@ static void declare_table(const msgl_declaring *d, msgl_ngrams *n)
     const msgl_ngrams_config *c = &d->m->cfg.decoder.ngrams;
     const int32_t rows = n->rows, each = msgl__ceil_div(rows, c->parts);
     const msgl_range own = msgl__model_vocab_rows(d->m, rows);
+    if (own.count < 1) { // of 5 rows on 4 ranks, which have 2 each, the last one's
+        d->p->status = msgl__err_set(d->p->err, MSGL_EUNSUPPORTED,
+                                     "--tp-size %d: a table of %d n-grams (ngram_vocab_size_base) "
+                                     "is too small to be shared; allowed: fewer ranks",
+                                     (int)d->target->ranks, (int)rows);
+        return;
+    }
     msgl__keep_rows(d, &n->embed, &own, 1);
     msgl__plan_weight(d->p, &n->embed, own.count, c->dim / msgl__ngrams_heads(n));
     n->embed.first = own.from;

@@ -39,8 +39,8 @@ static void read_layers(msgl_json_reader *r, msgl_model_config *c)
 static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
-    d->names.attn_norm = d->names.ffn_norm = d->names.norm =
-        NULL; // streams have norms of their own
+    // The streams have norms of their own.
+    d->names.attn_norm = d->names.ffn_norm = d->names.norm = NULL;
     d->norm_plus_one = d->gated_attn = true;
     d->qk_norm = MSGL_QK_NORM_HEAD;
     d->qkv_bias = d->o_bias = msgl__json_bool_or(r, "attention_bias", false);
