@@ -28,6 +28,7 @@ from model_vector_switches import MODELS as SWITCHES
 from model_vector_parts import MODELS as PARTS
 from model_vector_hybrids import HYBRIDS
 from model_vector_streams import STREAMS
+from model_vector_compressed import COMPRESSED
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Mxfp4Config
 
@@ -135,6 +136,9 @@ def randomise(model, tied, seed, gain):
     for name, p in model.named_buffers():
         if name.endswith("layer_scalar"):
             p.copy_(0.8 + 0.1 * torch.randn(p.shape, generator=gen))
+        if name.endswith("tid2eid"):  # different experts for each token id
+            experts = torch.rand((p.shape[0], model.config.n_routed_experts), generator=gen)
+            p.copy_(experts.argsort(-1)[:, : p.shape[1]])
     for name, p in corrections_of(model):
         p.data.copy_(0.2 * torch.randn(p.shape, generator=gen))
 
@@ -545,6 +549,7 @@ def main():
         *enumerate(PARTS.items(), 200),
         *enumerate(HYBRIDS.items(), 300),
         *enumerate(STREAMS.items(), 400),
+        *enumerate(COMPRESSED.items(), 1000),
     ]
     for index, (name, spec) in models:
         if sys.argv[2:] and name not in sys.argv[2:]:

@@ -40,7 +40,7 @@ struct msgl_attn_chosen {
     int32_t score_rows;           // tokens whose scores are held at a time
     int32_t *numbers; // 0, 1, 2, ..., [heads * rows + 1]; of a device memory that it copies from
     // Where kernels write, the device's or this process's: [score_rows, heads, max_scores]; of
-    // blocks [heads, rows, list_keys], and [heads, rows].
+    // blocks or windows [heads, rows, list_keys], and [heads, rows].
     float *scores;
     int32_t *keys, *counts;
     msgl_attn_workspace ws;
@@ -102,6 +102,12 @@ static bool of_blocks(const msgl_attn_chosen *c)
     return c->what.block_size > 0;
 }
 
+// Whether it makes the lists itself, and not its caller.
+static bool makes_lists(const msgl_attn_chosen *c)
+{
+    return of_blocks(c) || c->what.list_keys > 0;
+}
+
 static int32_t clamp(size_t n, int32_t lo, int32_t hi)
 {
     return n < (size_t)lo ? lo : n > (size_t)hi ? hi : (int32_t)n;
@@ -112,7 +118,7 @@ static void set_rows(msgl_attn_chosen *c, bool on_host)
 {
     const size_t scores = (size_t)c->heads * (size_t)c->max_scores * sizeof(float);
     const size_t lists = (size_t)c->heads * (2 * (size_t)c->list_keys + 1) * sizeof(int32_t);
-    c->rows = of_blocks(c) ? MSGL_INDEX_ROWS : ROWS;
+    c->rows = makes_lists(c) ? MSGL_INDEX_ROWS : ROWS;
     c->score_rows = MSGL_INDEX_ROWS;
     if (!on_host && of_blocks(c)) {
         c->rows = clamp(DEVICE_BLOCKS / (scores + lists), MSGL_INDEX_ROWS, BLOCK_ROWS);
@@ -167,7 +173,7 @@ static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const m
 
 static int open_host(msgl_attn_chosen *c, msgl_err *err)
 {
-    const size_t lists = of_blocks(c) ? (size_t)c->heads * (size_t)c->rows : 0;
+    const size_t lists = makes_lists(c) ? (size_t)c->heads * (size_t)c->rows : 0;
     int rc = msgl__attn_config_check(&msgl__attn_fa, &c->cfg, err);
     if (rc != 0) return rc;
     c->pages = c->page_table->pages;
@@ -197,7 +203,9 @@ static void set_sizes(const msgl_attn_config *cfg, const msgl_attn_choosing *wha
     c->heads = cfg->num_kv_heads;
     c->max_keys = cfg->max_seq_len;
     c->max_scores = blocks ? msgl__ceil_div(cfg->max_seq_len, what->block_size) : cfg->max_seq_len;
-    c->list_keys = blocks ? what->top_k * what->block_size : what->top_k;
+    c->list_keys = what->list_keys > 0 ? what->list_keys
+                   : blocks            ? what->top_k * what->block_size
+                                       : what->top_k;
     if (what->mean_queries > 0) c->list_keys += what->block_size - 1; // behind the last whole block
     c->page_table = cfg->page_table;
     c->cfg = *cfg;
@@ -212,7 +220,7 @@ int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc,
 {
     const msgl_kv_pool *pool = cfg->pool;
     const int64_t slots = ((int64_t)pool->num_pages + 1) * cfg->page_size;
-    if (slots * cfg->num_kv_heads > INT32_MAX) {
+    if (slots * (what->list_keys > 0 ? 2 : cfg->num_kv_heads) > INT32_MAX) { // keys of windows
         return msgl__err_set(err, MSGL_ELIMIT,
                              "chosen keys: %d pages of %d tokens with %d KV heads are more than "
                              "2^31 places; lower --num-pages",
@@ -427,5 +435,34 @@ void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
         }
         attend_heads(c, x, layer, n, (const char *)q + (size_t)t * ld * elem, ld,
                      (char *)out + (size_t)t * out_ld * elem);
+    }
+}
+
+void msgl__chosen_attend_window(const msgl_attn_chosen *c, msgl_exec *x,
+                                const msgl_attn_layer *layer, const msgl_seqs *seqs,
+                                const msgl_attn_listing *what, const void *q, size_t ld, void *out)
+{
+    const size_t out_ld = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
+    for (int32_t t = 0; t < seqs->num_tokens; t += MSGL_INDEX_ROWS) {
+        const int32_t left = seqs->num_tokens - t,
+                      n = left < MSGL_INDEX_ROWS ? left : MSGL_INDEX_ROWS;
+        const msgl_index_list_call call = {.seqs = seqs,
+                                           .first = t,
+                                           .tokens = n,
+                                           .window = what->window,
+                                           .every = what->every,
+                                           .shift = what->shift,
+                                           .chosen = what->chosen,
+                                           .chosen_counts = what->counts,
+                                           .ld_chosen = (size_t)c->what.top_k,
+                                           .pages = c->pages,
+                                           .page_stride = c->page_stride,
+                                           .page_size = c->page_table->paging.size,
+                                           .keys = c->keys,
+                                           .counts = c->counts,
+                                           .ld_keys = (size_t)c->list_keys};
+        c->cfg.kernels->index.list(x, &call);
+        attend_lists(c, x, layer, n, c->keys, c->counts, (const float *)q + (size_t)t * ld, ld,
+                     (float *)out + (size_t)t * out_ld, out_ld);
     }
 }

@@ -7,6 +7,9 @@
 //
 // Over latent vectors a token has one list. Over K and V each KV head has one, whose slots are
 // places of [slots * heads, head_dim]: head 1 of 4 has slot 5's key at 21.
+//
+// Or a list has the keys of a token's window, and others behind them that stand for windows of
+// tokens (kernel/compress.h), in the same pool.
 #ifndef MSGL_ATTENTION_CHOSEN_H
 #define MSGL_ATTENTION_CHOSEN_H
 
@@ -26,6 +29,7 @@ typedef struct msgl_attn_choosing {
     // Not 0: blocks are chosen by the means of their keys with so many index queries, for all heads
     // alike (msgl_index_means_call).
     int32_t mean_queries;
+    int32_t list_keys; // most of a list with windows; 0: there are none
 } msgl_attn_choosing;
 
 // Takes all memory for steps of cfg, whose group is LATENT, or KV where blocks are chosen. desc:
@@ -58,11 +62,22 @@ typedef struct msgl_attn_block_index {
     const void *pool; // [slots, dim]
 } msgl_attn_block_index;
 
+// What a list with windows has (msgl_index_list_call).
+typedef struct msgl_attn_listing {
+    int32_t window, every, shift;
+    const int32_t *chosen, *counts; // [seqs' tokens, top_k], [seqs' tokens]; NULL: all
+} msgl_attn_listing;
+
 // Of the tokens of seqs, each of which chooses blocks: q [tokens, ld] as a backend wants it -> out
 // [tokens, num_q_heads * v_dim].
 void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
                                 const msgl_attn_layer *layer, const msgl_seqs *seqs,
                                 const msgl_attn_block_index *index, const void *q, size_t ld,
                                 void *out);
+
+// The same with such lists: q [tokens, ld] -> out [tokens, num_q_heads * v_dim].
+void msgl__chosen_attend_window(const msgl_attn_chosen *c, msgl_exec *x,
+                                const msgl_attn_layer *layer, const msgl_seqs *seqs,
+                                const msgl_attn_listing *what, const void *q, size_t ld, void *out);
 
 #endif

@@ -128,6 +128,12 @@ static int check_head(const msgl_engine *e, const msgl_engine *draft, msgl_err *
                              (int)h->state_dim, (int)h->vocab, (int)c->hidden_size,
                              (int)c->vocab_size);
     }
+    if (e->hidden.kind == MSGL_HIDDEN_LAYERS && c->decoder.hyper.streams > 0) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "a head that reads what is behind layers; allowed: of models whose "
+                             "residual is one stream, and this one's is %d (hc_mult)",
+                             (int)c->decoder.hyper.streams);
+    }
     const int32_t *layers = e->hidden.layers;
     if (e->hidden.kind != MSGL_HIDDEN_LAYERS ||
         (layers[0] >= 0 && layers[1] > layers[0] && layers[2] > layers[1] &&

@@ -26,6 +26,7 @@ static int check_trees(const msgl_engine *e, const msgl_options *o, bool states,
     if (states) why = "layers with recurrent states";
     const msgl_decoder_config *d = &e->model.cfg.decoder;
     if (d->latent.index.top_k > 0) why = "layers that choose keys (index_topk)";
+    if (d->compressed.groups > 0) why = "layers with compressed keys (compress_rates)";
     if (d->blocks.top_k > 0) why = "layers that choose blocks of keys (index_topk_blocks)";
     if (e->model.target.ranks > 1) why = "several ranks";
     // A tree's rows are computed by a kernel of their own.

@@ -9,6 +9,7 @@
 #include "attention/chosen.h"
 #include "attention/expand.h"
 #include "engine/internal.h"
+#include "models/decoder.h"
 
 static bool attends(const msgl_engine *e, int32_t group)
 {
@@ -46,7 +47,7 @@ static int choose_prompts(msgl_engine *e, const msgl_attn_needs *needs, const ms
 {
     const char *const name = "MINISGL_LATENT_PROMPTS", *want = getenv(name);
     const msgl_latent_config *l = &e->model.cfg.decoder.latent;
-    const bool chooses = l->index.top_k > 0; // keys, which are the pool's
+    const bool chooses = l->index.top_k > 0 || e->model.cfg.decoder.compressed.groups > 0; // keys
     const msgl_attn_expanded expanded = {.nope = l->nope, .v_dim = l->v_dim};
     const bool can = !chooses && d->expand != NULL && d->expand->supports(needs, &expanded);
     if (want == NULL) {
@@ -165,7 +166,8 @@ int msgl__groups_create_memory(msgl_engine *e, msgl_err *err)
     return code;
 }
 
-// Layers that choose keys: all of those over latent vectors, or some of those over K and V.
+// Layers that choose keys: all of those over latent vectors or with compressed keys, or some of
+// those over K and V.
 static int create_chosen(msgl_engine *e, const msgl_attn_config *cfg, int32_t g, msgl_err *err)
 {
     const msgl_decoder_config *d = &e->model.cfg.decoder;
@@ -184,7 +186,12 @@ static int create_chosen(msgl_engine *e, const msgl_attn_config *cfg, int32_t g,
         const int code = msgl__chosen_select(&needs, &desc, err);
         if (code != 0) return code;
     }
-    return msgl__chosen_create(cfg, desc, latent ? &keys : &blocks, &e->groups[g].chosen, err);
+    msgl_attn_choosing what = latent ? keys : blocks;
+    if (d->compressed.groups > 0) {
+        what.top_k = d->compressed.index.top_k;
+        what.list_keys = msgl__compressed_list(d, e->groups[g].pool.spec.window, cfg->max_seq_len);
+    }
+    return msgl__chosen_create(cfg, desc, &what, &e->groups[g].chosen, err);
 }
 
 int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
@@ -212,6 +219,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
     int code = 0;
     for (int32_t g = 0; g < e->specs.count && code == 0; g++) {
         msgl_cache_group *group = &e->groups[g];
+        if (e->specs.all[g].kind != MSGL_CACHE_STATE) group->table = &e->page_tables[group->span];
         if (!attends(e, g)) continue;
         cfg.variants = msgl__model_variants(&e->model.cfg, g);
         cfg.num_kv_heads = group->pool.spec.num_heads;
@@ -220,7 +228,8 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         cfg.page_table = &e->page_tables[group->span];
         cfg.device_table = e->dev.page_tables[group->span];
         const msgl_attn_choice *choice = &e->attn_choices[g];
-        const bool all_choose = e->model.cfg.decoder.latent.index.top_k > 0;
+        const bool all_choose = e->model.cfg.decoder.latent.index.top_k > 0 ||
+                                e->model.cfg.decoder.compressed.groups > 0;
         const bool some_choose = e->model.cfg.decoder.blocks.top_k > 0;
         if (!all_choose) code = msgl__attn_create(choice, &cfg, &group->attn, err);
         if (code == 0 && (all_choose || some_choose)) {

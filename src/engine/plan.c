@@ -426,9 +426,11 @@ static void describe_group(const msgl_memory_plan *p, int32_t group, char *text,
         }
     }
     snprintf(text, size, "%s%s%d pages of %d token%s, %s, %.1f KiB per token%s", which,
-             spec->kind == MSGL_CACHE_INDEX ? "index keys: " : "", span->num_units,
-             p->cache.page_size, p->cache.page_size == 1 ? "" : "s", msgl__dtype_name(spec->dtype),
-             (double)unit / 1024 / p->cache.page_size,
+             spec->kind != MSGL_CACHE_INDEX ? ""
+             : spec->window >= 0            ? "raw rows: "
+                                            : "index keys: ",
+             span->num_units, p->cache.page_size, p->cache.page_size == 1 ? "" : "s",
+             msgl__dtype_name(spec->dtype), (double)unit / 1024 / p->cache.page_size,
              p->lazy ? "; memory is taken as they fill" : "");
 }
 

@@ -29,6 +29,10 @@
 // positions 8 and 9, and that at position 11 three blocks and nothing else. The pool keeps a
 // token's raw key, but in the place of a block's last one the block's key: the raw one is of no
 // use any more.
+//
+// Or keys that stand for windows of tokens (kernel/compress.h), which lie where the last token of
+// their window does: of those that are there the top_k best, as above; and a token attends to the
+// keys of the last tokens besides.
 #ifndef MSGL_KERNEL_INDEX_H
 #define MSGL_KERNEL_INDEX_H
 
@@ -69,6 +73,7 @@ typedef struct msgl_index_store_call {
 typedef struct msgl_index_choose_call {
     const msgl_seqs *seqs; // chains: token i of a request sees those before it
     int32_t heads, dim, top_k;
+    int32_t every; // keys are those of positions every - 1, 2 every - 1, ...; 0: of all
     const void *q; // [tokens, heads, dim] of exec->act, rotated; row 0 is seqs' first token
     size_t ld_q;
     const float *weights; // [tokens, heads]
@@ -152,6 +157,23 @@ typedef struct msgl_index_means_call {
     int32_t list;
 } msgl_index_means_call;
 
+typedef struct msgl_index_list_call {
+    const msgl_seqs *seqs; // chains: token i of a request sees those before it
+    int32_t first, tokens; // of theirs
+    int32_t window;        // keys of the last tokens, its own included
+    // Behind these, keys that stand for windows of `every` tokens, at their slots + shift: those
+    // that are chosen, [seqs' tokens, ld_chosen] slots and [seqs' tokens] how many; or with chosen
+    // NULL all that are there. every 0: none.
+    int32_t every, shift;
+    const int32_t *chosen, *chosen_counts;
+    size_t ld_chosen;
+    const int32_t *pages; // as above
+    size_t page_stride;
+    int32_t page_size;
+    int32_t *keys, *counts; // [tokens, ld_keys], of which none has more, and [tokens] how many
+    size_t ld_keys;
+} msgl_index_list_call;
+
 // What a token gets depends on its own request alone, to the bit, and not on how that was cut into
 // steps. NULL: not on this device.
 typedef struct msgl_index_kernels {
@@ -160,6 +182,7 @@ typedef struct msgl_index_kernels {
     void (*choose_blocks)(msgl_exec *x, const msgl_index_blocks_call *c);
     void (*store_means)(msgl_exec *x, const msgl_index_means_store_call *c);
     void (*choose_means)(msgl_exec *x, const msgl_index_means_call *c);
+    void (*list)(msgl_exec *x, const msgl_index_list_call *c);
 } msgl_index_kernels;
 
 #endif

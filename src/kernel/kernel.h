@@ -6,10 +6,12 @@
 #define MSGL_KERNEL_KERNEL_H
 
 #include "kernel/attn.h"
+#include "kernel/compress.h"
 #include "kernel/conv.h"
 #include "kernel/cpu.h"
 #include "kernel/delta.h"
 #include "kernel/gemm.h"
+#include "kernel/hyper.h"
 #include "kernel/index.h"
 #include "kernel/ngrams.h"
 #include "kernel/ops.h"
@@ -31,6 +33,8 @@ typedef struct msgl_kernels {
     msgl_index_kernels index;
     msgl_streams_kernels streams;
     msgl_ngrams_kernels ngrams;
+    msgl_compress_kernels compress;
+    msgl_hyper_kernels hyper;
 } msgl_kernels;
 
 // Fills the table for the CPU at `level`, which the machine must have.

@@ -96,6 +96,10 @@ typedef struct msgl_moe_kernels {
     // and their weights. Takes up to 4 * experts + 64 bytes of exec->scratch.
     void (*route)(msgl_exec *x, const msgl_router *how, const float *logits, int rows, int experts,
                   int32_t *ids, float *weights);
+    // The same with the experts that how->table has for the tokens [rows]; ids below 0 have the
+    // first one's, those beyond it the last one's. NULL: not on this device.
+    void (*look_up)(msgl_exec *x, const msgl_router *how, const float *logits,
+                    const int32_t *tokens, int rows, int experts, int32_t *ids, float *weights);
     // Sorts the rows * top_k assignments by expert (stable): offsets [experts + 1], source[j] =
     // index of the assignment (row * top_k + choice) at sorted place j.
     void (*sort)(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,

@@ -124,6 +124,14 @@ MSGL_INLINE msgl_vf msgl__vf_swiglu_clamped(msgl_vf gate, msgl_vf up)
     const msgl_vf steep = gate * msgl__vf_set(1.702f);
     return gate / (msgl__vf_set(1) + msgl__vf_exp(-steep)) * (up + msgl__vf_set(1));
 }
+// silu(gate) up, gate at most 10 and up in [-10, 10]; NaN stays NaN.
+MSGL_INLINE msgl_vf msgl__vf_silu_clamped(msgl_vf gate, msgl_vf up)
+{
+    const msgl_vf limit = msgl__vf_set(10);
+    gate = msgl__vf_select(gate > limit, limit, gate);
+    up = msgl__vf_select(up > limit, limit, msgl__vf_select(up < -limit, -limit, up));
+    return msgl__vf_silu_mul(gate, up);
+}
 // max(x, 0)^2; NaN stays NaN.
 MSGL_INLINE msgl_vf msgl__vf_relu2(msgl_vf x)
 {

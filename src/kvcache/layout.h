@@ -22,8 +22,10 @@ enum { MSGL_STATE_INTERVAL = 512 };
 typedef enum msgl_cache_kind {
     MSGL_CACHE_KV,     // K and V of every token
     MSGL_CACHE_LATENT, // one vector a token that all heads' K and V are made of (DeepSeek-V2)
-    MSGL_CACHE_INDEX,  // a key a token by which attention chooses others (DeepSeek-V3.2)
-    MSGL_CACHE_STATE,  // a block of bytes a request that every token changes (linear attention)
+    // A key a token by which attention chooses others (DeepSeek-V3.2), or a row that keys are made
+    // of (DeepSeek-V4).
+    MSGL_CACHE_INDEX,
+    MSGL_CACHE_STATE, // a block of bytes a request that every token changes (linear attention)
 } msgl_cache_kind;
 
 // What a group of layers keeps, per layer.

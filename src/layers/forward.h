@@ -21,7 +21,8 @@
 typedef struct msgl_cache_group {
     msgl_kv_pool pool;
     int32_t span;
-    msgl_attn attn; // of a group that is attended over; else empty, or:
+    const msgl_page_table *table; // of the span, of devices on the host; NULL: of states
+    msgl_attn attn;               // of a group that is attended over; else empty, or:
     // Of a LATENT group whose layers choose keys; or of a KV group, of whose layers some choose
     // blocks of them, beside attn; else NULL.
     struct msgl_attn_chosen *chosen;
@@ -78,6 +79,9 @@ typedef struct msgl_forward {
     // What the last layer that chose keys has left (kernel/index.h): [num_tokens, top_k] slots and
     // [num_tokens] how many. NULL: no layer chooses.
     int32_t *chosen_slots, *chosen_counts;
+    // Which of the step's tokens are the rows that a feed-forward block is given, counted from its
+    // block's first row on (msgl__moe): [rows] ids. Only where a router looks experts up.
+    const int32_t *row_ids;
     // Where the residual behind some layers goes: that behind layers[i] to `to` at plane i, each of
     // `plane` elements. num 0: nobody wants any.
     struct {

@@ -143,6 +143,7 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                           .router = &m->router.w,
                           .router_bias = m->router.bias,
                           .in = in,
+                          .tokens = f->row_ids,
                           .rows = rows,
                           .accumulate = direct,
                           .out = out,
@@ -166,12 +167,15 @@ void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, const 
 {
     const size_t hidden = (size_t)m->router.w.k;
     const int32_t block = msgl__ffn_rows(f->k, rows);
+    const int32_t *const ids = f->row_ids;
     for (int32_t r = 0; r < rows; r += block) {
         const size_t mark = f->arena->used;
         if (f->lora != NULL) f->lora->first = r;
+        f->row_ids = ids != NULL ? ids + r : NULL;
         run_block(f, m, norm, join, msgl__row(f, in, r, hidden), msgl__row(f, residual, r, hidden),
                   rows - r < block ? rows - r : block);
         f->arena->used = mark;
     }
+    f->row_ids = ids;
     if (f->lora != NULL) f->lora->first = 0;
 }

@@ -64,20 +64,25 @@ static bool has_exponents(const msgl_adapting *a)
     return s != NULL && strcmp(s->type, "U8") == 0;
 }
 
-static int claim_mxfp4(msgl_adapting *a)
+// [rows, bytes] of blocks, whose exponents are MODULE's `scale` of this type.
+static int take_blocks(msgl_adapting *a, const char *scale, const char *type)
 {
     msgl_tensor *t = a->t;
     const msgl_blocks *b = &msgl__blocks_ocp_mxfp4;
-    if (!has_exponents(a)) return 0;
     const int64_t rows = t->dims[0], cols = t->dims[1] * 2;
     const int64_t scales[2] = {rows, cols / b->elements};
     if (cols % b->elements != 0) return msgl__adapt_error(a, t, "rows of whole groups of 16 bytes");
     t->packing = (msgl_packing){.form = &msgl__stored_blocks, .blocks = b};
-    const int code = msgl__take_side(a, MSGL_SCALES, ".weight_scale", "U8", 2, scales);
+    const int code = msgl__take_side(a, MSGL_SCALES, scale, type, 2, scales);
     if (code != 0) return code;
     t->packing.sides[MSGL_SCALES].type = MSGL_NUMBER_E8M0;
     msgl__claim_matrix(a, rows, cols);
     return 1;
+}
+
+static int claim_mxfp4(msgl_adapting *a)
+{
+    return has_exponents(a) ? take_blocks(a, ".weight_scale", "U8") : 0;
 }
 
 const msgl_adapter msgl__adapter_mxfp4 = {.name = "MXFP4",
@@ -124,3 +129,20 @@ const msgl_adapter msgl__adapter_modelopt_fp4 = {.name = "NVFP4",
                                                  .ndim = 2,
                                                  .named = ".weight",
                                                  .claim = claim_modelopt};
+
+// DeepSeek-V4's experts: X.weight and X.scale.
+static int claim_v4(msgl_adapting *a)
+{
+    return msgl__beside(a, ".scale") != NULL ? take_blocks(a, ".scale", "F8_E8M0") : 0;
+}
+
+const msgl_adapter msgl__adapter_v4_fp4 = {.name = "MXFP4",
+                                           .from = "DeepSeek-V4",
+                                           .bits = 1u << 4,
+                                           .group = 32,
+
+                                           .suffix = ".weight",
+                                           .type = "I8",
+                                           .ndim = 2,
+                                           .named = ".weight",
+                                           .claim = claim_v4};

@@ -112,3 +112,22 @@ const msgl_adapter msgl__adapter_bnb_int8 = {.name = "INT8",
                                              .ndim = 2,
                                              .named = ".weight",
                                              .claim = claim_bnb_int8};
+
+// DeepSeek-V4's: X.weight and X.scale.
+static int claim_v4_fp8(msgl_adapting *a)
+{
+    const msgl_tensor *t = a->t;
+    if (msgl__beside(a, ".scale") == NULL) return 0;
+    a->t->packing = (msgl_packing){.form = &msgl__stored_numbers, .number = MSGL_NUMBER_E4M3};
+    const int code =
+        msgl__take_scales(a, ".scale", "F32, BF16 or F8_E8M0", t->dims[0], t->dims[1], a->q->block);
+    return code != 0 ? code : 1;
+}
+
+const msgl_adapter msgl__adapter_v4_fp8 = {.name = "FP8",
+                                           .from = "DeepSeek-V4",
+                                           .bits = 1u << 8,
+                                           .suffix = ".weight",
+                                           .type = "F8_E4M3",
+                                           .ndim = 2,
+                                           .claim = claim_v4_fp8};

@@ -21,7 +21,7 @@ static const msgl_adapter *const ADAPTERS[] = {
     &msgl__adapter_nvfp4,     &msgl__adapter_modelopt_fp4, &msgl__adapter_nf4,
     &msgl__adapter_bnb_fp4,   &msgl__adapter_mlx,          &msgl__adapter_hqq,
     &msgl__adapter_ao_int4,   &msgl__adapter_ao_int8,      &msgl__adapter_ao_intx,
-    &msgl__adapter_ao_float8,
+    &msgl__adapter_ao_float8, &msgl__adapter_v4_fp8,       &msgl__adapter_v4_fp4,
 };
 
 const msgl_adapter *const *msgl__adapters(int *count)

@@ -61,7 +61,7 @@ void msgl__claim_matrix(msgl_adapting *a, int64_t rows, int64_t cols);
 
 // adapt_numbers.c: numbers of eight bits with scales.
 extern const msgl_adapter msgl__adapter_fp8, msgl__adapter_mxfp8, msgl__adapter_int8,
-    msgl__adapter_bnb_int8;
+    msgl__adapter_bnb_int8, msgl__adapter_v4_fp8;
 // adapt_codes.c: integers of 2 to 8 bits in words of 32 bits.
 extern const msgl_adapter msgl__adapter_awq, msgl__adapter_gptq, msgl__adapter_packed,
     msgl__adapter_mlx;
@@ -72,7 +72,7 @@ extern const msgl_adapter msgl__adapter_ao_int4, msgl__adapter_ao_int8, msgl__ad
     msgl__adapter_ao_float8;
 // adapt_fp4.c: e2m1 with scales.
 extern const msgl_adapter msgl__adapter_gpt_oss, msgl__adapter_mxfp4, msgl__adapter_nvfp4,
-    msgl__adapter_modelopt_fp4;
+    msgl__adapter_modelopt_fp4, msgl__adapter_v4_fp4;
 // adapt_codebook.c: codes of 4 bits that stand for 16 values.
 extern const msgl_adapter msgl__adapter_nf4, msgl__adapter_bnb_fp4;
 

@@ -49,7 +49,7 @@ typedef struct msgl_family {
     bool encodes;
 } msgl_family;
 
-enum { MSGL_MAX_IGNORED = 8, MSGL_MAX_RENAMED = 4, MSGL_MAX_FIXED = 12, MSGL_MAX_LAYER_LISTS = 3 };
+enum { MSGL_MAX_IGNORED = 8, MSGL_MAX_RENAMED = 5, MSGL_MAX_FIXED = 12, MSGL_MAX_LAYER_LISTS = 3 };
 
 // A number or truth value (0, 1) in config.json that changes what the model computes and may have
 // this value only, with which it may also be missing.
@@ -85,6 +85,9 @@ struct msgl_arch {
     // nothing says it, 0: as of the others.
     bool local_rope;
     double local_theta;
+    // What the objects of rope_parameters for these two kinds of layers are called, the ones
+    // without a window first; NULL: full_attention, sliding_attention.
+    const char *rope_kinds[2];
     // Not NULL: the fields of its language model are in this object of config.json, and those
     // missing there are in this JSON object.
     const char *text_section, *text_defaults;
@@ -94,7 +97,8 @@ struct msgl_arch {
     // So are those of layers behind the last one: they predict tokens further ahead (MTP).
     bool ignores_layers_behind;
     // What else files call the tensors whose names, as they are declared, begin with own. Example:
-    // {"language_model.model.", "model.language_model."}. own NULL: no more.
+    // {"language_model.model.", "model.language_model."}. A '*' is a layer's number. own NULL: no
+    // more.
     struct {
         const char *own, *other;
     } renamed[MSGL_MAX_RENAMED];
@@ -110,9 +114,7 @@ struct msgl_arch {
 
 // registry.c
 const msgl_arch *msgl__arch_find(const char *name); // NULL: unknown
-// What an architecture that is known has which is not there yet; NULL: it is not known.
-const char *msgl__arch_missing(const char *name);
-void msgl__arch_names(char *buf, size_t size); // "A, B, C", cut to fit
+void msgl__arch_names(char *buf, size_t size);      // "A, B, C", cut to fit
 int msgl__arch_count(void);
 const msgl_arch *msgl__arch_at(int i);
 

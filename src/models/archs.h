@@ -19,7 +19,7 @@ extern const msgl_arch msgl__arch_llama, msgl__arch_mistral, msgl__arch_mixtral,
     msgl__arch_seed_oss, msgl__arch_olmo3, msgl__arch_olmoe, msgl__arch_ernie4_5,
     msgl__arch_ernie4_5_moe, msgl__arch_dots1, msgl__arch_hunyuan, msgl__arch_hunyuan_moe,
     msgl__arch_exaone4, msgl__arch_kimi_k25, msgl__arch_mimo_v2_flash, msgl__arch_minimax_m3,
-    msgl__arch_minimax_m3_conditional;
+    msgl__arch_minimax_m3_conditional, msgl__arch_deepseek_v4;
 
 // Encoders.
 extern const msgl_arch msgl__arch_bert, msgl__arch_roberta, msgl__arch_xlm_roberta,

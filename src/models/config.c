@@ -91,10 +91,6 @@ static void find_arch(msgl_json_reader *r, msgl_model_config *c, bool *classifie
     // What sentence-transformers saves of a decoder that embeds.
     if (c->arch == NULL) c->arch = find_decoder(json_string_value(first), "Model");
     if (c->arch != NULL) return;
-    const char *missing = msgl__arch_missing(json_string_value(first));
-    if (missing != NULL) {
-        snprintf(known, sizeof known, "others; of this one are missing: %s", missing);
-    }
     msgl__json_reject(r, MSGL_EUNSUPPORTED, "architectures", first, known);
 }
 
@@ -309,7 +305,9 @@ static void read_ropes(msgl_json_reader *r, msgl_model_config *c)
         msgl__json_reject(r, MSGL_EFORMAT, section, obj, "an object or null");
         return;
     }
-    const json_t *full = of_kind(obj, "full_attention"), *local = of_kind(obj, "sliding_attention");
+    const char *const *named = c->arch->rope_kinds;
+    const json_t *full = of_kind(obj, named[0] != NULL ? named[0] : "full_attention");
+    const json_t *local = of_kind(obj, named[1] != NULL ? named[1] : "sliding_attention");
     if ((full != NULL || local != NULL) && !c->arch->local_rope) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, section, obj,
                           "one set of parameters for all layers");

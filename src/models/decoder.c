@@ -59,6 +59,7 @@ static int check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *exper
         {"num_attention_heads", c->num_heads, false},
         {"num_key_value_heads", latent ? 0 : kv_full, true},
         {"num_key_value_heads of layers with a window", latent ? 0 : kv_sliding, true},
+        {"o_groups", d->compressed.groups, false},
         {"intermediate_size", d->intermediate_size, false},
         {"shared_expert_intermediate_size", d->shared_intermediate_size, false},
         {"linear_num_key_heads", d->delta.k_heads, false},
@@ -121,6 +122,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         layer->out.row_parallel = layer->mamba_out.row_parallel = true;
         layer->parallel = d->parallel;
         layer->scale = 1;
+        layer->attn_hyper = layer->ffn_hyper = msgl__hyper_build(&m->cfg);
         layer->mixer = msgl__mixer_of(d, l);
         layer->mixer->build(m, l, &places[l * MSGL_LAYER_CACHES], layer);
         if (layer->has_ffn) msgl__ffn_build(m, l, experts, layer);
@@ -131,19 +133,22 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         const bool last = l + 1 == m->cfg.num_layers;
         // What is done to the stream behind the block.
         const bool more = d->per_layer_dim > 0 || names->layer_scale != NULL;
-        const msgl_norm *behind = last ? NULL : first_norm(&layer[1]);
+        // Of several streams what is read next is a mixture, which no product has made.
+        const bool mixed = d->hyper.streams > 0;
+        const msgl_norm *behind = last || mixed ? NULL : first_norm(&layer[1]);
         // Experts norm the stream themselves.
         layer->attn_join =
             (msgl_join){.norm = msgl__norm_or_null(&layer->attn_post_norm),
                         .scale = d->residual_scale * d->attn_out_scale,
-                        .next = !layer->has_ffn ? behind
-                                : layer->sparse ? NULL
-                                                : msgl__norm_or_null(&layer->ffn_norm)};
+                        .next = !layer->has_ffn          ? behind
+                                : layer->sparse || mixed ? NULL
+                                                         : msgl__norm_or_null(&layer->ffn_norm)};
         layer->ffn_join = (msgl_join){.norm = msgl__norm_or_null(&layer->ffn_post_norm),
                                       .scale = d->residual_scale * d->ffn_out_scale,
                                       .next = more ? NULL : behind};
         layer->mamba_join = (msgl_join){.scale = d->residual_scale * d->mamba.out_scale};
     }
+    decoder->hyper_head = msgl__hyper_build(&m->cfg);
     msgl__per_layer_build(m, decoder);
     msgl__streams_build(m, decoder);
     msgl__ngrams_build(m, places, decoder);
@@ -169,8 +174,9 @@ static int build(msgl_model *m, msgl_err *err)
         decoder->layers = msgl__calloc((size_t)m->cfg.num_layers, sizeof *decoder->layers);
         decoder->experts =
             msgl__calloc(sparse * 2 * (size_t)d->num_experts, sizeof *decoder->experts);
-        decoder->heads =
-            msgl__calloc(latent * 2 * (size_t)m->cfg.num_heads, sizeof *decoder->heads);
+        decoder->heads = msgl__calloc(latent * 2 * (size_t)m->cfg.num_heads +
+                                          (size_t)(m->cfg.num_layers * d->compressed.groups),
+                                      sizeof *decoder->heads);
     }
     msgl_layer_place *places =
         msgl__calloc((size_t)m->cfg.num_layers * MSGL_LAYER_CACHES, sizeof *places);
@@ -225,6 +231,7 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
     }
     msgl__per_layer_declare(m, p);
     msgl__streams_declare(m, p);
+    msgl__hyper_declare_head(m, p);
     for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
         const bool behind = layer->mixer == &msgl__mixer_shared;
@@ -233,6 +240,8 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
                                   .p = p,
                                   .layer = h->first_layer + l,
                                   .within = behind ? "mamba_decoder." : ""};
+        msgl__hyper_declare(&d, &layer->attn_hyper, "attn");
+        msgl__hyper_declare(&d, &layer->ffn_hyper, "ffn");
         msgl__declare_norm_of_stream(&d, &layer->attn_norm, n->attn_norm);
         layer->mixer->declare(&d, layer);
         msgl__declare_norm_of_stream(&d, &layer->attn_post_norm, n->attn_post_norm);
@@ -259,6 +268,8 @@ typedef struct buffers {
     void *mixed;                      // [tokens, width of the layer's mixer's result]
     void *rows_mixed, *rows_residual; // the same of the rows that get logits
     void *per_layer, *rows_per_layer; // [tokens or rows, width of per-layer embeddings]
+    msgl_step_streams streams;        // then `residual` has embeddings, and at last their mixture
+    int32_t *rows_ids;                // of tokens that get logits, where experts are looked up
 } buffers;
 
 // Whether what a block reads is normed by itself, and not by its first product.
@@ -344,6 +355,8 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
            msgl__per_layer_bytes(&decoder->per_layer, act, max_tokens) +
            msgl__activation_bytes(r, msgl__per_layer_width(&decoder->per_layer), act) +
+           msgl__hyper_workspace(c, act, t, r) +
+           (c->decoder.names.table != NULL ? msgl__activation_bytes(r, 1, MSGL_F32) : 0) +
            chosen_bytes(&c->decoder, t) + msgl__head_workspace(m, max_tokens);
 }
 
@@ -366,6 +379,11 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
         f->chosen_slots = msgl__take_rows(f, t, (size_t)c->decoder.latent.index.top_k, MSGL_F32);
         f->chosen_counts = msgl__take_rows(f, t, 1, MSGL_F32);
     }
+    b->streams = msgl__hyper_take(c, f, num_rows);
+    b->rows_ids = NULL;
+    if (c->decoder.names.table != NULL) {
+        b->rows_ids = msgl__take_rows(f, (size_t)num_rows, 1, MSGL_F32);
+    }
     f->first_stream = c->decoder.shared_blocks.num > 0 ? msgl__activation(f, 2 * t, h) : NULL;
     f->norm_stats = (msgl_norm_stats){0};
     if (f->num_tokens <= f->k->gemm.norm_stats_rows) {
@@ -379,6 +397,11 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
 // reads. normed is left as what a parallel feed-forward block reads.
 static void mix(msgl_forward *f, const msgl_decoder_layer *layer, void *in, const buffers *b)
 {
+    const msgl_step_streams *s = &b->streams;
+    if (s->all != NULL) {
+        msgl__hyper_open(f, &layer->attn_hyper, s->all, s->mix, s->read, s->result, f->num_tokens);
+        in = s->read;
+    }
     const msgl_norm *norm = &layer->attn_norm;
     const bool apart = norm->dim > 0 && (norm->centred || layer->parallel);
     if (apart) msgl__norm(f, norm, in, b->normed, f->num_tokens);
@@ -409,6 +432,31 @@ static void finish_layer(const msgl_model *m, msgl_forward *f, const msgl_decode
     f->k->norm.scale(f->x, residual, layer->scale, (size_t)rows * (size_t)m->cfg.hidden_size);
 }
 
+// The same where the residual is several streams, `all`, whose mixture the mixer has read by mix.
+static void finish_streams(msgl_forward *f, const msgl_decoder_layer *layer, const void *mixed,
+                           const msgl_step_streams *s, float *mix, void *all, int32_t rows)
+{
+    msgl__linear_add(f, &layer->out, mixed, s->result, &layer->attn_join, rows, NULL);
+    msgl__hyper_close(f, &layer->attn_hyper, mix, s->result, all, rows);
+    msgl__hyper_open(f, &layer->ffn_hyper, all, mix, s->read, s->result, rows);
+    msgl__ffn_run(f, layer, s->read, s->result, rows);
+    msgl__hyper_close(f, &layer->ffn_hyper, mix, s->result, all, rows);
+}
+
+// What the last layer's feed-forward block needs of the rows that get logits alone: copies of it.
+static void gather_streams(const msgl_model *m, msgl_forward *f, const int32_t *rows,
+                           int32_t num_rows, const buffers *b)
+{
+    const msgl_step_streams *s = &b->streams;
+    const int32_t n = m->cfg.decoder.hyper.streams;
+    if (b->rows_ids != NULL) { // as many bytes as the activations of the devices that have tables
+        f->k->moe.gather(f->x, f->ids, rows, num_rows, 1, 1, b->rows_ids);
+    }
+    if (s->all == NULL) return;
+    f->k->moe.gather(f->x, s->all, rows, num_rows, 1, n * m->cfg.hidden_size, s->rows_all);
+    f->k->moe.gather(f->x, s->mix, rows, num_rows, 1, msgl__hyper_mix(n), s->rows_mix);
+}
+
 // Leaves the residual behind `layer` where somebody wants it; how many have been left now.
 static int32_t capture(const msgl_forward *f, int32_t layer, int32_t captured, const void *residual,
                        int32_t hidden)
@@ -431,7 +479,13 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     const msgl_per_layer_table *table = &decoder->per_layer;
     buffers b;
     if (!take_buffers(m, f, num_rows, &b)) return NULL;
-    msgl__embed(f, &m->embed, c->decoder.embed_scale, table->dim > 0, b.residual, b.cos_sin);
+    const bool ids = table->dim > 0 || c->decoder.names.table != NULL;
+    msgl__embed(f, &m->embed, c->decoder.embed_scale, ids, b.residual, b.cos_sin);
+    const msgl_step_streams *streams = &b.streams;
+    if (streams->all != NULL) {
+        msgl__hyper_spread(f, &decoder->hyper_head, b.residual, streams->all, tokens);
+    }
+    f->row_ids = f->ids;
     if (f->first_stream != NULL) {
         msgl_device *d = f->x->device;
         d->ops->copy(d, msgl__row(f, f->first_stream, tokens, (size_t)c->hidden_size), b.residual,
@@ -446,6 +500,10 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     for (const msgl_decoder_layer *layer = layers; layer <= last; layer++) {
         mix(f, layer, layer == layers ? first : b.residual, &b);
         if (layer == last) break;
+        if (streams->all != NULL) {
+            finish_streams(f, layer, b.mixed, streams, streams->mix, streams->all, tokens);
+            continue;
+        }
         finish_layer(m, f, layer, b.mixed, b.per_layer, b.normed, b.residual, tokens);
         captured = capture(f, (int32_t)(layer - layers), captured, b.residual, c->hidden_size);
     }
@@ -462,9 +520,18 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
             f->k->moe.gather(f->x, b.per_layer, rows, num_rows, 1,
                              (int)msgl__per_layer_width(table), b.rows_per_layer);
         }
+        gather_streams(m, f, rows, num_rows, &b);
+        if (b.rows_ids != NULL) f->row_ids = b.rows_ids;
         if (last->parallel) msgl__norm(f, &last->attn_norm, b.rows_residual, b.normed, num_rows);
     }
     if (f->lora != NULL) f->lora->of_logits = !all;
+    if (streams->all != NULL) {
+        void *of_rows = all ? streams->all : streams->rows_all;
+        finish_streams(f, last, all ? b.mixed : b.rows_mixed, streams,
+                       all ? streams->mix : streams->rows_mix, of_rows, num_rows);
+        msgl__hyper_head(f, &decoder->hyper_head, of_rows, b.residual, num_rows);
+        return f->x->status == 0 ? b.residual : NULL;
+    }
     void *residual = all ? b.residual : b.rows_residual;
     finish_layer(m, f, last, all ? b.mixed : b.rows_mixed, all ? b.per_layer : b.rows_per_layer,
                  b.normed, residual, num_rows);

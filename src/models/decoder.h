@@ -7,8 +7,10 @@
 #define MSGL_MODELS_DECODER_H
 
 #include "layers/attention.h"
+#include "layers/compressed_attention.h"
 #include "layers/delta.h"
 #include "layers/gated_streams.h"
+#include "layers/hyper_connections.h"
 #include "layers/kda.h"
 #include "layers/latent_attention.h"
 #include "layers/mamba.h"
@@ -26,7 +28,7 @@ typedef struct msgl_mixer msgl_mixer;
 typedef struct msgl_declaring msgl_declaring; // models/declare.h
 
 enum {
-    MSGL_LAYER_CACHES = 2, // that one layer may have, each in a group of its own
+    MSGL_LAYER_CACHES = 4, // that one layer may have, each in a group of its own
     MSGL_NGRAMS_CACHE = 1, // which is that of n-grams, behind the one of the layer's mixer
 };
 
@@ -44,6 +46,7 @@ typedef struct msgl_decoder_layer {
         msgl_attention attn;
         msgl_shared_block shared; // which begins with its attention
         msgl_latent_attention latent_attn;
+        msgl_compressed_attention compressed;
         msgl_delta delta;
         msgl_short_conv short_conv;
         msgl_kda kda;
@@ -61,6 +64,7 @@ typedef struct msgl_decoder_layer {
     msgl_join moe_join;                               // with moe_post_norm
     msgl_per_layer_input per_layer;
     msgl_gated_streams attn_streams, ffn_streams; // or num 0
+    msgl_hyper_connection attn_hyper, ffn_hyper;  // or streams 0
     msgl_ngrams ngrams;                           // or num 0
     float scale;                                  // of the stream behind the layer
 } msgl_decoder_layer;
@@ -78,9 +82,11 @@ typedef struct msgl_decoder {
     msgl_decoder_head head; // of a draft head
     msgl_per_layer_table per_layer;
     msgl_gated_streams last_streams; // behind all layers, or num 0
-    msgl_decoder_layer *layers;      // [num_layers]
-    msgl_weight *experts;            // [sparse layers, 2, num_experts], behind the layers' pointers
-    msgl_weight *heads;              // [latent layers, 2, num_heads], likewise
+    msgl_hyper_connection hyper_head;
+    msgl_decoder_layer *layers; // [num_layers]
+    msgl_weight *experts;       // [sparse layers, 2, num_experts], behind the layers' pointers
+    // Likewise: [latent layers, 2, num_heads], or [layers, groups] of compressed attention.
+    msgl_weight *heads;
 } msgl_decoder;
 
 static inline bool msgl__layer_has(const msgl_decoder_config *d, int32_t layer, int flag)
@@ -199,7 +205,7 @@ struct msgl_mixer {
 };
 
 extern const msgl_mixer msgl__mixer_attention, msgl__mixer_latent, msgl__mixer_delta,
-    msgl__mixer_short_conv, msgl__mixer_kda, msgl__mixer_mamba;
+    msgl__mixer_short_conv, msgl__mixer_kda, msgl__mixer_mamba, msgl__mixer_compressed;
 extern const msgl_mixer msgl__mixer_beside; // Mamba-2 and attention side by side
 extern const msgl_mixer msgl__mixer_shared; // Mamba-2 behind a block that layers share
 extern const msgl_mixer msgl__mixer_none;   // which reads and leaves nothing
@@ -214,7 +220,8 @@ void msgl__mamba_declare(const msgl_declaring *d, msgl_decoder_layer *layer);
 // decoder_caches.c
 const msgl_mixer *msgl__mixer_of(const msgl_decoder_config *d, int32_t layer);
 // msgl_family.caches. A config has layers of fewer kinds than MSGL_MAX_GROUPS: attention with and
-// without the window, of one shape each, latent attention and one recurrence.
+// without the window, of one shape each, latent attention and one recurrence; compressed attention
+// has keys with and without the window, raw rows of two kinds, and index keys.
 void msgl__decoder_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype,
                           msgl_dtype act, msgl_cache_specs *out);
 // Fills places [num_layers, MSGL_LAYER_CACHES], which do not depend on the number of ranks.
@@ -230,6 +237,24 @@ void msgl__ffn_declare(const msgl_declaring *d, msgl_decoder_layer *layer);
 void msgl__ffn_run(msgl_forward *f, const msgl_decoder_layer *layer, void *in, void *residual,
                    int32_t rows);
 size_t msgl__ffn_workspace(const msgl_model *m, const msgl_decoder_layer *layer, int32_t max_rows);
+
+// decoder_compressed.c: most keys that a token attends to in layers of that group, whose window is
+// -1 where there are compressed keys.
+int32_t msgl__compressed_list(const msgl_decoder_config *d, int32_t window, int32_t max_seq_len);
+
+// decoder_hyper.c. What a step has where the residual is several streams; else empty.
+typedef struct msgl_step_streams {
+    void *all, *rows_all;  // [tokens, streams * hidden], and of the rows that get logits
+    void *read, *result;   // [tokens, hidden] what a block reads, and what it has made
+    float *mix, *rows_mix; // of the block
+} msgl_step_streams;
+msgl_hyper_connection msgl__hyper_build(const msgl_model_config *c);
+// block: "attn" or "ffn".
+void msgl__hyper_declare(const msgl_declaring *d, msgl_hyper_connection *h, const char *block);
+void msgl__hyper_declare_head(msgl_model *m, msgl_weight_plan *p);
+msgl_step_streams msgl__hyper_take(const msgl_model_config *c, msgl_forward *f, int32_t num_rows);
+size_t msgl__hyper_workspace(const msgl_model_config *c, msgl_dtype act, size_t tokens,
+                             size_t rows); // of `take`
 
 // decoder_per_layer.c, of models with per-layer embeddings: what builds and declares the table, and
 // a layer's part of it.
@@ -294,7 +319,7 @@ void msgl__decoder_read_latent(msgl_json_reader *r, msgl_model_config *c);
 // What a list with a name for each layer says: the flags of layers with this name.
 typedef struct msgl_layer_kind {
     const char *name;
-    uint8_t flags;
+    uint16_t flags;
 } msgl_layer_kind;
 // The list `key` of the names in kinds [num], whose flags layers get. False: there is no such
 // field.

@@ -13,6 +13,7 @@ const msgl_mixer *msgl__mixer_of(const msgl_decoder_config *d, int32_t layer)
         return d->mamba.beside_attention ? &msgl__mixer_beside : &msgl__mixer_mamba;
     }
     if (d->shared_blocks.num > 0) return &msgl__mixer_shared;
+    if (d->compressed.groups > 0) return &msgl__mixer_compressed;
     return d->latent.rank > 0 ? &msgl__mixer_latent : &msgl__mixer_attention;
 }
 

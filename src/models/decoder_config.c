@@ -173,7 +173,7 @@ bool msgl__decoder_read_numbers(msgl_json_reader *r, msgl_model_config *c, const
         if (layer < 0 || layer >= c->num_layers) {
             msgl__json_reject(r, MSGL_EFORMAT, key, v, allowed);
         } else {
-            c->decoder.layer_flags[layer] &= (uint8_t)~clear;
+            c->decoder.layer_flags[layer] &= (uint16_t)~clear;
         }
     }
     return true;
@@ -190,14 +190,14 @@ bool msgl__decoder_read_bits(msgl_json_reader *r, msgl_model_config *c, const ch
             msgl__json_reject(r, MSGL_EFORMAT, key, v, "0 or 1 for every layer");
             return true;
         }
-        if (json_integer_value(v) == value) c->decoder.layer_flags[l] |= (uint8_t)flags;
+        if (json_integer_value(v) == value) c->decoder.layer_flags[l] |= (uint16_t)flags;
     }
     return there;
 }
 
 void msgl__decoder_clear_layers(msgl_model_config *c, int flags)
 {
-    for (int32_t l = 0; l < c->num_layers; l++) c->decoder.layer_flags[l] &= (uint8_t)~flags;
+    for (int32_t l = 0; l < c->num_layers; l++) c->decoder.layer_flags[l] &= (uint16_t)~flags;
 }
 
 bool msgl__decoder_read_mlp_layer_types(msgl_json_reader *r, msgl_model_config *c)
@@ -266,13 +266,13 @@ bool msgl__decoder_read_shapes(msgl_json_reader *r, msgl_model_config *c)
 
 void msgl__decoder_set_layers(msgl_model_config *c, int32_t first, int flags)
 {
-    for (int32_t l = first; l < c->num_layers; l++) c->decoder.layer_flags[l] |= (uint8_t)flags;
+    for (int32_t l = first; l < c->num_layers; l++) c->decoder.layer_flags[l] |= (uint16_t)flags;
 }
 
 void msgl__decoder_set_all_but(msgl_model_config *c, int32_t every, int flags)
 {
     for (int32_t l = 0; l < c->num_layers; l++) {
-        if ((l + 1) % every != 0) c->decoder.layer_flags[l] |= (uint8_t)flags;
+        if ((l + 1) % every != 0) c->decoder.layer_flags[l] |= (uint16_t)flags;
     }
 }
 
@@ -309,7 +309,7 @@ void msgl__decoder_read_rotary_dim(msgl_json_reader *r, msgl_model_config *c)
 
 void msgl__decoder_rope_of_windows(msgl_model_config *c)
 {
-    uint8_t *flags = c->decoder.layer_flags;
+    uint16_t *flags = c->decoder.layer_flags;
     for (int32_t l = 0; l < c->num_layers; l++) {
         if ((flags[l] & MSGL_LAYER_SLIDING) != 0) flags[l] |= MSGL_LAYER_SECOND_ROPE;
     }
@@ -323,7 +323,7 @@ static void second_rope_is_none(msgl_model_config *c)
 
 void msgl__decoder_no_rope_without_window(msgl_model_config *c)
 {
-    uint8_t *flags = c->decoder.layer_flags;
+    uint16_t *flags = c->decoder.layer_flags;
     for (int32_t l = 0; l < c->num_layers; l++) {
         if ((flags[l] & MSGL_LAYER_SLIDING) == 0) flags[l] |= MSGL_LAYER_SECOND_ROPE;
     }
@@ -365,7 +365,7 @@ static void choose_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
             return;
         }
         if (json_integer_value(v) < c->num_layers) {
-            d->layer_flags[json_integer_value(v)] &= (uint8_t)~MSGL_LAYER_SPARSE;
+            d->layer_flags[json_integer_value(v)] &= (uint16_t)~MSGL_LAYER_SPARSE;
         }
     }
 }
@@ -383,7 +383,8 @@ void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const
     d->moe_intermediate_size = msgl__json_int(r, width, 1, MSGL_MAX_INTERMEDIATE);
     d->router.norm_topk = msgl__json_bool_or(r, "norm_topk_prob", false);
     choose_sparse_layers(r, c);
-    if (r->status == 0 && d->activation != MSGL_SILU && d->activation != MSGL_SWIGLU_CLAMPED) {
+    if (r->status == 0 && d->activation != MSGL_SILU && d->activation != MSGL_SWIGLU_CLAMPED &&
+        d->activation != MSGL_SILU_CLAMPED) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "hidden_act", msgl__json_get(r, "hidden_act"),
                           "silu, for experts");
     }

@@ -26,6 +26,11 @@ enum {
     MSGL_LAYER_NO_FFN = 32,         // is a mixer alone
     MSGL_LAYER_CHOOSES_BLOCKS = 64, // of keys that it attends to
     MSGL_LAYER_SHARES_INDEX = 128,  // attends to the keys that a layer before it chose
+    // Of compressed attention: attends to keys that stand for windows of tokens, too, to all of
+    // them or, with the second flag, to those that an index chooses.
+    MSGL_LAYER_COMPRESSES = 256,
+    MSGL_LAYER_CHOOSES_WINDOWS = 512,
+    MSGL_LAYER_TABLE = 1024, // experts are looked up by token ids
 };
 
 typedef enum msgl_qk_norm {
@@ -69,6 +74,7 @@ typedef struct msgl_decoder_names {
     // Of per-layer embeddings, behind the prefix and behind "layers.N.".
     const char *layer_embed, *layer_projection, *layer_projection_norm;
     const char *layer_gate, *layer_out, *layer_out_norm;
+    const char *table;      // of experts by token id: all of the name behind "layers.N."
     const char *correction; // what the router adds to scores: all of the name behind "layers.N."
     bool correction_row;    // which is [1, experts]
     const char *shared, *shared_gate;
@@ -140,6 +146,21 @@ typedef struct msgl_latent_config {
     // kv_b_proj is in two tensors: k_b_proj [heads * rank, nope], v_b_proj [heads * v_dim, rank].
     bool apart;
 } msgl_latent_config;
+
+// Attention to the keys of a window and to compressed ones (layers/compressed_attention.h), in all
+// layers; groups 0: none.
+typedef struct msgl_compressed_config {
+    int32_t q_rank;
+    int32_t groups, out_rank;  // of the product of results
+    int32_t rate, chosen_rate; // tokens of a window; with MSGL_LAYER_CHOOSES_WINDOWS
+    msgl_index_config index;   // of those
+} msgl_compressed_config;
+
+// The residual as several streams (kernel/hyper.h); streams 0: it is one.
+typedef struct msgl_hyper_config {
+    int32_t streams, iterations;
+    float eps;
+} msgl_hyper_config;
 
 // Linear attention by the gated delta rule (kernel/delta.h), in layers with MSGL_LAYER_RECURRENT;
 // v_heads 0: none.
@@ -249,6 +270,8 @@ typedef struct msgl_decoder_config {
     bool head_bias;           // of the product of logits
     msgl_block_index_config blocks;
     msgl_latent_config latent;
+    msgl_compressed_config compressed;
+    msgl_hyper_config hyper;
     msgl_delta_config delta;
     msgl_conv_config conv;
     msgl_mamba_config mamba;
@@ -268,7 +291,7 @@ typedef struct msgl_decoder_config {
     msgl_temper temper;     // of layers that do not rotate
     bool tempers_all;       // of all layers
     msgl_sparse_prompts sparse_prompts; // with dual chunks
-    uint8_t layer_flags[MSGL_MAX_LAYERS];
+    uint16_t layer_flags[MSGL_MAX_LAYERS];
     // Mixture of experts, in layers with MSGL_LAYER_SPARSE.
     int32_t num_experts, moe_intermediate_size;
     int32_t moe_latent_size; // of the vectors that experts read and make; 0: hidden_size

@@ -9,7 +9,7 @@ void msgl__decoder_read_dense_layers(msgl_json_reader *r, msgl_model_config *c, 
     const int32_t every = msgl__json_int_or(r, "moe_layer_freq", 1, INT32_MAX, 1);
     for (int32_t l = 0; l < c->num_layers; l++) {
         if (l >= dense && l % every == 0) continue;
-        c->decoder.layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
+        c->decoder.layer_flags[l] &= (uint16_t)~MSGL_LAYER_SPARSE;
     }
 }
 

@@ -43,6 +43,9 @@ void msgl__ffn_build(const msgl_model *m, int32_t index, msgl_weight *experts,
     layer->sparse = msgl__layer_has(d, index, MSGL_LAYER_SPARSE);
     if (!layer->sparse) return;
     build_moe(m, experts, &layer->moe);
+    if (msgl__layer_has(d, index, MSGL_LAYER_TABLE)) {
+        layer->moe.experts.router.table_ids = m->cfg.vocab_size;
+    }
     layer->beside = d->names.moe_norm != NULL;
     if (!layer->beside) return;
     const msgl_norm norm = {.eps = d->rms_eps, .dim = m->cfg.hidden_size};
@@ -295,6 +298,19 @@ static void declare_correction(const msgl_declaring *d, msgl_moe *m)
     msgl__plan_form(d->p, MSGL_FORM_ANY);
 }
 
+// Experts by token ids, [ids, top_k].
+static void declare_table(const msgl_declaring *d, msgl_moe *m)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    msgl_router *r = &m->experts.router;
+    const int32_t n = r->table_ids * r->top_k;
+    msgl__plan_vector(d->p, &r->table, n);
+    msgl__plan_elements(d->p, &r->table, 0, n, 0, "%slayers.%d.%s", c->names.prefix, d->layer,
+                        c->names.table);
+    msgl__plan_expert(d->p, r->table_ids, 0, false);
+    msgl__plan_integers(d->p, c->num_experts);
+}
+
 static void declare_latent(const msgl_declaring *d, msgl_moe *m, const msgl_join *join)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
@@ -328,7 +344,11 @@ static void declare_moe(const msgl_declaring *d, msgl_moe *m, const msgl_norm *n
         msgl__plan_elements(d->p, scale, 0, c->num_experts, 1, "%slayers.%d.%s", c->names.prefix,
                             d->layer, c->names.choice_scale);
     }
-    if (c->names.correction != NULL) declare_correction(d, m);
+    if (m->experts.router.table_ids > 0) {
+        declare_table(d, m);
+    } else if (c->names.correction != NULL) {
+        declare_correction(d, m);
+    }
     if (c->moe_latent_size > 0) declare_latent(d, m, join);
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
     if (c->experts_bias) declare_experts_biases(d, &m->experts);

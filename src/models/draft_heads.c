@@ -140,7 +140,7 @@ void msgl__mtp_of_qwen(msgl_model_config *c, int32_t ahead)
 {
     (void)ahead;
     // As the layers of full attention, of which the last one is.
-    const uint8_t flags = c->decoder.layer_flags[c->num_layers - 1] & MSGL_LAYER_SPARSE;
+    const uint16_t flags = c->decoder.layer_flags[c->num_layers - 1] & MSGL_LAYER_SPARSE;
     make_mtp(c, "mtp.");
     memset(c->decoder.layer_flags, 0, sizeof c->decoder.layer_flags);
     c->decoder.layer_flags[0] = flags;
@@ -150,7 +150,7 @@ void msgl__mtp_of_qwen(msgl_model_config *c, int32_t ahead)
 // As make_mtp, of the target's files: `num` layers with these flags, called `first` and so on, of
 // which the first has by DeepSeek's names what is in front of them, and the last the norm behind.
 static void make_mtp_layers(msgl_model_config *c, const char *prefix, int32_t first,
-                            const uint8_t *flags, int32_t num, const char *final_norm)
+                            const uint16_t *flags, int32_t num, const char *final_norm)
 {
     msgl_head_config *h = &c->decoder.head;
     const int last = (int)(first + num - 1);
@@ -160,7 +160,7 @@ static void make_mtp_layers(msgl_model_config *c, const char *prefix, int32_t fi
     snprintf(h->fc, sizeof h->fc, "%slayers.%d.eh_proj", prefix, (int)first);
     snprintf(h->final_norm, sizeof h->final_norm, "%slayers.%d.%s", prefix, last, final_norm);
     memset(c->decoder.layer_flags, 0, sizeof c->decoder.layer_flags);
-    memcpy(c->decoder.layer_flags, flags, (size_t)num);
+    memcpy(c->decoder.layer_flags, flags, (size_t)num * sizeof *flags);
     c->num_layers = num;
     h->first_layer = first;
     h->in_target = true;
@@ -170,14 +170,14 @@ void msgl__mtp_of_deepseek(msgl_model_config *c, int32_t ahead)
 {
     (void)ahead;
     const int32_t layer = c->num_layers;
-    const uint8_t flags = c->decoder.layer_flags[layer - 1];
+    const uint16_t flags = c->decoder.layer_flags[layer - 1];
     make_mtp_layers(c, c->decoder.names.prefix, layer, &flags, 1, "shared_head.norm");
 }
 
 void msgl__mtp_of_mimo(msgl_model_config *c, int32_t ahead)
 {
     // Dense, with the window, and rotating as the target's layers that have one.
-    const uint8_t flags = MSGL_LAYER_SLIDING | MSGL_LAYER_SECOND_ROPE;
+    const uint16_t flags = MSGL_LAYER_SLIDING | MSGL_LAYER_SECOND_ROPE;
     c->decoder.names.ffn_norm = "pre_mlp_layernorm";
     make_mtp_layers(c, "model.mtp.", ahead, &flags, 1, "final_layernorm");
 }
@@ -186,8 +186,8 @@ void msgl__mtp_of_nemotron(msgl_model_config *c, int32_t ahead)
 {
     (void)ahead;
     // Attention alone, then a feed-forward block alone, of experts where the target has some.
-    const uint8_t sparse = c->decoder.num_experts > 0 ? MSGL_LAYER_SPARSE : 0;
-    const uint8_t flags[] = {MSGL_LAYER_NO_FFN, MSGL_LAYER_NO_MIXER | sparse};
+    const uint16_t sparse = c->decoder.num_experts > 0 ? MSGL_LAYER_SPARSE : 0;
+    const uint16_t flags[] = {MSGL_LAYER_NO_FFN, MSGL_LAYER_NO_MIXER | sparse};
     make_mtp_layers(c, "mtp.", 0, flags, 2, "final_layernorm");
 }
 

@@ -108,7 +108,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 512);
     if (!msgl__decoder_read_layer_types(r, c)) msgl__decoder_set_all_but(c, 6, MSGL_LAYER_SLIDING);
     // The last layer sees all tokens, whatever the list says, as in transformers.
-    d->layer_flags[c->num_layers - 1] &= (uint8_t)~MSGL_LAYER_SLIDING;
+    d->layer_flags[c->num_layers - 1] &= (uint16_t)~MSGL_LAYER_SLIDING;
     msgl__decoder_rope_of_windows(c);
     msgl__json_only(r, "use_bidirectional_attention", "vision");
     if (r->status == 0) read_shapes(r, c);

@@ -91,7 +91,7 @@ static void configure_moe(msgl_json_reader *r, msgl_model_config *c)
         d->names.correction = "feed_forward.expert_bias";
     }
     const int32_t dense = msgl__json_int_or(r, "num_dense_layers", 0, c->num_layers, 2);
-    for (int32_t l = 0; l < dense; l++) d->layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
+    for (int32_t l = 0; l < dense; l++) d->layer_flags[l] &= (uint16_t)~MSGL_LAYER_SPARSE;
 }
 
 const msgl_arch msgl__arch_lfm2 = {

@@ -13,7 +13,7 @@ static void read_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
     const json_t *list = msgl__json_get(r, "moe_layers");
     const int32_t step = msgl__json_int_or(r, "interleave_moe_layer_step", 1, INT32_MAX, 1);
     for (int32_t l = 0; l < c->num_layers; l++) {
-        d->layer_flags[l] &= (uint8_t)~MSGL_LAYER_SPARSE;
+        d->layer_flags[l] &= (uint16_t)~MSGL_LAYER_SPARSE;
         if (list == NULL && (l + 1) % step == 0) d->layer_flags[l] |= MSGL_LAYER_SPARSE;
     }
     if (list != NULL && !json_is_array(list)) {

@@ -17,7 +17,7 @@ static void read_windows(msgl_json_reader *r, msgl_model_config *c)
     if (!msgl__decoder_read_layer_types(r, c) &&
         !msgl__decoder_read_bits(r, c, "hybrid_layer_pattern", 1, MSGL_LAYER_SLIDING)) {
         msgl__decoder_set_all_but(c, 6, MSGL_LAYER_SLIDING);
-        d->layer_flags[0] &= (uint8_t)~MSGL_LAYER_SLIDING;
+        d->layer_flags[0] &= (uint16_t)~MSGL_LAYER_SLIDING;
     }
     msgl__decoder_rope_of_windows(c);
 }

@@ -29,7 +29,7 @@ static void read_pattern(msgl_json_reader *r, msgl_model_config *c)
     const char *const key = "hybrid_override_pattern";
     static const struct {
         char symbol;
-        uint8_t flags;
+        uint16_t flags;
     } SYMBOLS[] = {{'M', MAMBA}, {'*', ATTENTION}, {'-', DENSE}, {'E', SPARSE}};
     const json_t *v = msgl__json_get(r, key);
     const char *pattern = json_is_string(v) ? json_string_value(v) : "";
@@ -63,7 +63,7 @@ static bool has_experts(const msgl_model_config *c)
 static void read_experts(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
-    uint8_t flags[MSGL_MAX_LAYERS];
+    uint16_t flags[MSGL_MAX_LAYERS];
     memcpy(flags, d->layer_flags, sizeof flags);
     msgl__decoder_read_routed_experts(r, c);
     msgl__decoder_read_sigmoids(r, c, true);

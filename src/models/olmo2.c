@@ -32,7 +32,7 @@ static void configure_3(msgl_json_reader *r, msgl_model_config *c)
     if (!msgl__decoder_read_layer_types(r, c)) msgl__decoder_set_all_but(c, 4, MSGL_LAYER_SLIDING);
     msgl__decoder_rope_of_windows(c);
     for (int32_t l = 0; l < c->num_layers && d->sliding_window == 0; l++) {
-        d->layer_flags[l] &= (uint8_t)~MSGL_LAYER_SLIDING;
+        d->layer_flags[l] &= (uint16_t)~MSGL_LAYER_SLIDING;
     }
 }
 

@@ -36,6 +36,7 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_deepseek_v2,
     &msgl__arch_deepseek_v3,
     &msgl__arch_deepseek_v32,
+    &msgl__arch_deepseek_v4,
     &msgl__arch_glm_moe_dsa,
     &msgl__arch_glm4_moe_lite,
     &msgl__arch_qwen3_next,
@@ -92,23 +93,6 @@ static const msgl_arch *const ARCHS[] = {
 // Draft heads, which are no models by themselves.
 static const msgl_arch *const HEADS[] = {&msgl__arch_eagle3, &msgl__arch_eagle3_speculators,
                                          &msgl__arch_qwen3_mtp};
-
-// Architectures whose layers are not all there.
-static const struct {
-    const char *name, *missing;
-} UNFINISHED[] = {
-    {"DeepseekV4ForCausalLM", "keys compressed by 4 and by 128 tokens, streams mixed by "
-                              "hyper-connections, and experts chosen "
-                              "by a table of token ids"},
-};
-
-const char *msgl__arch_missing(const char *name)
-{
-    for (size_t i = 0; i < MSGL_COUNT(UNFINISHED); i++) {
-        if (strcmp(name, UNFINISHED[i].name) == 0) return UNFINISHED[i].missing;
-    }
-    return NULL;
-}
 
 int msgl__arch_count(void)
 {

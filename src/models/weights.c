@@ -290,6 +290,12 @@ void msgl__plan_taps(msgl_weight_plan *p, int32_t taps)
     for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].taps = taps;
 }
 
+void msgl__plan_integers(msgl_weight_plan *p, int32_t below)
+{
+    if (p->status != 0) return;
+    for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].below = below;
+}
+
 void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, bool transposed)
 {
     if (p->status != 0) return;
@@ -410,6 +416,43 @@ static bool is_vector_of(const msgl_tensor *t, int64_t n)
     return longest == n;
 }
 
+// Bytes of an integer of the tensor; 0: it has none that can be wanted.
+static size_t integer_bytes(const msgl_tensor *t)
+{
+    return strcmp(t->type, "I64") == 0 ? 8 : strcmp(t->type, "I32") == 0 ? 4 : 0;
+}
+
+static int64_t integer_at(const msgl_tensor *t, size_t i)
+{
+    int64_t wide;
+    int32_t narrow;
+    if (integer_bytes(t) == sizeof wide) {
+        memcpy(&wide, t->data + i * sizeof wide, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, t->data + i * sizeof narrow, sizeof narrow);
+    return narrow;
+}
+
+// Of the tensors with integers.
+static int check_integers(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        const msgl_wanted *w = &p->wanted[i];
+        const msgl_tensor *t = w->below > 0 ? msgl__checkpoint_find(c, w->name) : NULL;
+        const size_t n = t != NULL ? t->bytes / integer_bytes(t) : 0;
+        for (size_t e = 0; e < n; e++) {
+            const int64_t v = integer_at(t, e);
+            if (v >= 0 && v < w->below) continue;
+            return msgl__err_set(err, MSGL_EFORMAT,
+                                 "%s: tensor %s: element %zu: found %lld, allowed 0..%d",
+                                 msgl__checkpoint_file(c, t), msgl__tensor_label(t), e,
+                                 (long long)v, (int)w->below - 1);
+        }
+    }
+    return 0;
+}
+
 static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err *err)
 {
     const msgl_tensor *t = msgl__checkpoint_find(c, w->name);
@@ -419,10 +462,10 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                                : "checkpoint";
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: missing", file, w->name);
     }
-    if (!t->loadable) {
+    if (w->below > 0 ? integer_bytes(t) == 0 : !t->loadable) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: tensor %s: dtype: found %s, expected %s",
                              msgl__checkpoint_file(c, t), msgl__tensor_label(t), t->type,
-                             c->format->types);
+                             w->below > 0 ? "I64, I32" : c->format->types);
     }
     int64_t expected[3];
     const int32_t ndim = msgl__wanted_shape(w, t, expected);
@@ -491,9 +534,15 @@ static void rename_one(char name[MSGL_TENSOR_NAME], const msgl_checkpoint *c, co
                        const char *other)
 {
     char alias[MSGL_TENSOR_NAME];
-    const size_t n = strlen(own);
-    if (strncmp(name, own, n) != 0 || msgl__checkpoint_find(c, name) != NULL) return;
-    const int len = snprintf(alias, sizeof alias, "%s%s", other, name + n);
+    const size_t before = strcspn(own, "*"), to = strcspn(other, "*"); // all of it: there is none
+    const bool any = own[before] == '*' && other[to] == '*';
+    if (strncmp(name, own, before) != 0 || msgl__checkpoint_find(c, name) != NULL) return;
+    const char *const number = name + before;
+    const size_t digits = any ? strspn(number, "0123456789") : 0;
+    const char *const behind = any ? own + before + 1 : "", *rest = number + digits;
+    if (strncmp(rest, behind, strlen(behind)) != 0) return;
+    const int len = snprintf(alias, sizeof alias, "%.*s%.*s%s%s", (int)to, other, (int)digits,
+                             number, any ? other + to + 1 : "", rest + strlen(behind));
     if (len < 0 || (size_t)len >= sizeof alias || msgl__checkpoint_find(c, alias) == NULL) return;
     memcpy(name, alias, (size_t)len + 1);
 }
@@ -631,7 +680,9 @@ static void load_vector(const msgl_load_item *it, msgl_exec *x)
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        host[i] = msgl__source_element(&s, (size_t)w->skip + i) + w->add;
+        const size_t at = (size_t)w->skip + i;
+        host[i] = w->below > 0 ? (float)integer_at(it->tensor, at) : msgl__source_element(&s, at);
+        host[i] += w->add;
         if (w->times != 0) host[i] *= w->times;
         if (w->log_of_minus) host[i] = logf(-host[i]);
     }
@@ -789,7 +840,8 @@ void msgl__fill_ones(const msgl_weight_plan *p, msgl_exec *x)
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
                        msgl_load_progress progress, void *ctx, msgl_err *err)
 {
-    const int code = load_scales(p, c, err);
+    int code = load_scales(p, c, err);
+    if (code == 0) code = check_integers(p, c, err);
     if (code != 0) return code;
     msgl_load_item *items = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *items);
     if (items == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");

@@ -75,8 +75,9 @@ typedef struct msgl_wanted {
     // file has head_groups apart. Example: 2 groups of 3; the file's heads 0 1 2 3 4 5 become
     // 0 2 4 1 3 5.
     int32_t head_groups, group_heads, head_cols;
-    int32_t taps; // not 0: the vector's tensor is [rows / taps, 1, taps]
-    bool router;  // experts are chosen by these rows
+    int32_t taps;  // not 0: the vector's tensor is [rows / taps, 1, taps]
+    int32_t below; // not 0: the vector's tensor has integers, from 0 to below - 1
+    bool router;   // experts are chosen by these rows
     msgl_form form;
 } msgl_wanted;
 
@@ -208,6 +209,8 @@ void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32
 void msgl__plan_column_heads(msgl_weight_plan *p, int32_t groups, int32_t each, int32_t cols);
 // It has the weights of a convolution by channel, so many a channel.
 void msgl__plan_taps(msgl_weight_plan *p, int32_t taps);
+// It has integers from 0 to below - 1, I64 or I32 in the file; below up to 2^24, which f32 has.
+void msgl__plan_integers(msgl_weight_plan *p, int32_t below);
 // It has tensor_rows rows, of which those from `first` on are wanted; transposed: as columns.
 void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, bool transposed);
 
@@ -262,7 +265,8 @@ typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);
 // Hands out addresses in `region` (zeroed, p->bytes long, device memory).
 void msgl__weight_plan_place(msgl_weight_plan *p, void *region);
 // The plan's tensors whose names begin with `own` are called `other` and the rest of the name,
-// those of them that the checkpoint has by that name alone.
+// those of them that the checkpoint has by that name alone. A '*' in both stands for the number of
+// a layer.
 void msgl__weights_rename(msgl_weight_plan *p, const msgl_checkpoint *c, const char *own,
                           const char *other);
 // Leaves the tensors of the one form that the checkpoint is in: stacked if it has one of those, or

@@ -86,7 +86,12 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
     }
     k->gemm.linear(x, &router);
     msgl__arena_reset(x->scratch);
-    k->moe.route(x, &e->router, b->logits, c->rows, e->num_experts, b->ids, b->weights);
+    if (e->router.table != NULL) {
+        k->moe.look_up(x, &e->router, b->logits, c->tokens, c->rows, e->num_experts, b->ids,
+                       b->weights);
+    } else {
+        k->moe.route(x, &e->router, b->logits, c->rows, e->num_experts, b->ids, b->weights);
+    }
     k->moe.sort(x, b->ids, c->rows, e->router.top_k, e->num_experts, b->offsets, b->source);
     if (!apart) return;
     k->norm.rms_norm(x, c->in, (size_t)hidden, c->norm, c->norm_eps, b->normed, (size_t)hidden,

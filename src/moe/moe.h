@@ -73,6 +73,7 @@ typedef struct msgl_moe_call {
     const float *router_bias;  // [num_experts], or NULL
     const void *in;            // [rows, hidden], dense
     const void *router_in; // [rows, router->k], normed, or NULL: what the experts read; norm NULL
+    const int32_t *tokens; // [rows] ids of the tokens, of a router with a table; device memory
     int32_t rows;
     bool accumulate;               // out += instead of out =
     void *out;                     // [rows, hidden]; may be in

@@ -111,6 +111,8 @@ const char *const parity_models[] = {
     "glm4_moe",
     "glm4_moe_air",
     "minimax_m2",
+    "deepseek_v4",
+    "deepseek_v4_tf5",
     "minimax_m3",
     "minimax_m3_hd128",
     "minimax_m3_conditional",

@@ -206,6 +206,19 @@ static void test_reuse(void **state)
     }
 }
 
+// Raw rows of windows' keys, and K where it is seen in a window alone: lists have the kernel of fa.
+static void test_reuse_of_compressed(void **state)
+{
+    (void)state;
+    const windowed models[] = {{MODEL("deepseek_v4"), 2, 7, false},
+                               {MODEL("deepseek_v4_tf5"), 3, 9, false}};
+    for (size_t m = 0; m < MSGL_COUNT(models); m++) {
+        const harness_target one = {.page_size = 1}, four = {.page_size = 4};
+        check_reuse(&models[m], &one);
+        check_reuse(&models[m], &four);
+    }
+}
+
 // --- what the engine says ------------------------------------------------------------------------
 
 static void test_layout(void **state)
@@ -490,10 +503,10 @@ static void test_device_tables(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reuse),         cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_describe),      cmocka_unit_test(test_page_size),
-        cmocka_unit_test(test_latent),        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_device_tables),
+        cmocka_unit_test(test_reuse),     cmocka_unit_test(test_reuse_of_compressed),
+        cmocka_unit_test(test_layout),    cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_page_size), cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_states),    cmocka_unit_test(test_device_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,7 +122,7 @@ static const struct {
 static bool check_alone(const char *name, const char *model, const char *level, int ranks)
 {
     const bool gguf = strncmp(model, GGUF, sizeof GGUF - 1) == 0;
-    char dir[PATH], adapter[PATH];
+    char dir[PATH], adapter[128];
     int32_t ids[PROMPT];
     harness h;
     msgl_err err = {0};

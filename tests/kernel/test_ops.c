@@ -344,6 +344,30 @@ static void test_gate(void **state)
     }
 }
 
+// DeepSeek-V4's: the gate at most 10, up in [-10, 10].
+static void test_silu_clamped(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 20, DIM = 73 };
+    static float in[ROWS * 2 * DIM], out[ROWS * DIM], first[ROWS * DIM];
+    fill(f, in, MSGL_COUNT(in), 15);
+    in[2] = NAN;
+    FOR_LEVELS(f, k)
+    {
+        k->act.gate(&f->exec, MSGL_SILU_CLAMPED, in, out, ROWS, DIM);
+        for (int i = 0; i < ROWS * DIM; i++) {
+            const float *row = in + i / DIM * 2 * DIM;
+            const double given = (double)row[i % DIM], up = (double)row[DIM + i % DIM];
+            const double g = fmin(given, 10), u = fmax(fmin(up, 10), -10);
+            const double want = g / (1 + exp(-g)) * u, got = (double)out[i];
+            const double tolerance = (6e-7 + 3e-7 * fabs(g)) * fabs(want) + 1e-6;
+            assert_true(isnan(given) ? isnan(got) : fabs(got - want) <= tolerance);
+        }
+        if (k == f->kernels) memcpy(first, out, sizeof out);
+        assert_memory_equal(first, out, sizeof out);
+    }
+}
+
 static void test_times_sigmoid(void **state)
 {
     struct fixture *f = *state;
@@ -876,14 +900,23 @@ static void test_mask(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),      cmocka_unit_test(test_shared_norm),
-        cmocka_unit_test(test_latent_rope),   cmocka_unit_test(test_gate),
-        cmocka_unit_test(test_times_sigmoid), cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_temper),        cmocka_unit_test(test_weigh_input),
-        cmocka_unit_test(test_cap),           cmocka_unit_test(test_add_shared),
-        cmocka_unit_test(test_distribution),  cmocka_unit_test(test_sampling_edges),
-        cmocka_unit_test(test_dual_rope),     cmocka_unit_test(test_ties_at_filters),
-        cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_listed),
+        cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_shared_norm),
+        cmocka_unit_test(test_latent_rope),
+        cmocka_unit_test(test_gate),
+        cmocka_unit_test(test_silu_clamped),
+        cmocka_unit_test(test_times_sigmoid),
+        cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_temper),
+        cmocka_unit_test(test_weigh_input),
+        cmocka_unit_test(test_cap),
+        cmocka_unit_test(test_add_shared),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_sampling_edges),
+        cmocka_unit_test(test_dual_rope),
+        cmocka_unit_test(test_ties_at_filters),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_listed),
         cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

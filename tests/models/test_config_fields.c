@@ -52,6 +52,8 @@ static const struct {
     {"MiniMaxM3VLForCausalLM", "router_jitter_noise"},
     {"MiniMaxM3SparseForConditionalGeneration", "router_jitter_noise"},
     {"DeepseekV3ForCausalLM", "num_nextn_predict_layers"},
+    {"DeepseekV4ForCausalLM", "num_nextn_predict_layers"},
+    {"DeepseekV4ForCausalLM", "router_jitter_noise"},
     {"Glm4MoeForCausalLM", "num_nextn_predict_layers"},
     {"KimiK25ForConditionalGeneration", "num_nextn_predict_layers"},
     {"KimiK25ForConditionalGeneration", "head_dim"},
@@ -141,6 +143,10 @@ static json_t *full_config(const char *arch)
         for (size_t i = 0; i < MSGL_COUNT(QWEN4_INDEX); i++) {
             set_field(text != NULL ? text : c, QWEN4_INDEX[i][0], QWEN4_INDEX[i][1]);
         }
+    }
+    if (strcmp(arch, "DeepseekV4ForCausalLM") == 0) {
+        set_field(c, "layer_types", NULL);
+        set_field(c, "compress_ratios", "[0, 4, 128, 4]");
     }
     if (strcmp(arch, "Phi3ForCausalLM") == 0) {
         set_field(c, "rope_scaling",
@@ -451,12 +457,45 @@ static void test_ngrams(void **state)
     }
 }
 
+static void test_compressed_keys(void **state)
+{
+    (void)state;
+    static const char *const CASES[][2] = {
+        {"\"hc_mult\": 17", "hc_mult: found 17, allowed an integer in 1..16"},
+        {"\"hc_sinkhorn_iters\": 0", "hc_sinkhorn_iters: found 0"},
+        {"\"o_groups\": 3", "o_groups: found 3, allowed a divisor of num_attention_heads 4"},
+        {"\"head_dim\": 20", "head_dim: found 20, allowed a multiple of 8 up to 576"},
+        {"\"index_head_dim\": 4", "allowed an even number, no more than index_head_dim"},
+        {"\"index_topk\": 0", "index_topk: found 0"},
+        {"\"sliding_window\": 65537",
+         "sliding_window: found 65537, allowed an integer in 1..65536"},
+        {"\"compress_rates\": [4, 8]", "compress_rates: found a list of 2, allowed an object"},
+        {"\"compress_rates\": {\"compressed_sparse_attention\": 0}",
+         "compress_rates.compressed_sparse_attention: found 0, allowed an integer in 1..4096"},
+        {"\"compress_rate_csa\": 0", "compress_rate_csa: found 0"},
+        {"\"compress_ratios\": [0, 4, 128]", "compress_ratios: found a list of 3"},
+        {"\"compress_ratios\": [0, 4, 128, 8]", "compress_ratios: found 8"},
+        {"\"layer_types\": [\"full_attention\", \"\", \"\", \"\"]", "layer_types: found"},
+        {"\"mlp_layer_types\": [\"moe\", \"dense\", \"moe\", \"moe\"]", "allowed moe, hash_moe"},
+        {"\"scoring_func\": \"sigmoid\"", "scoring_func: found \"sigmoid\", allowed sqrtsoftplus"},
+        {"\"swiglu_limit\": 7", "swiglu_limit: found 7, allowed 10"},
+        {"\"num_key_value_heads\": 2", "num_key_value_heads: found 2, allowed 1"},
+        {"\"partial_rotary_factor\": 0.5, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
+         "a scaling that does not depend on the prompt"}};
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        char fields[256];
+        snprintf(fields, sizeof fields, "{%s}", CASES[i][0]);
+        refuse("DeepseekV4ForCausalLM", fields, CASES[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_streams),        cmocka_unit_test(test_streams_on_devices),
         cmocka_unit_test(test_ngrams),         cmocka_unit_test(test_known_fields),
         cmocka_unit_test(test_aliases),        cmocka_unit_test(test_shared_width),
-        cmocka_unit_test(test_blocks_of_keys), cmocka_unit_test(test_shared_blocks)};
+        cmocka_unit_test(test_blocks_of_keys), cmocka_unit_test(test_shared_blocks),
+        cmocka_unit_test(test_compressed_keys)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

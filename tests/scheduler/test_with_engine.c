@@ -503,6 +503,37 @@ static void test_windows(void **state)
     }
 }
 
+// Compressed keys, and the raw rows that they are made of, behind prefixes and in requests that
+// leave and come back.
+static void test_compressed(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"deepseek_v4", "deepseek_v4_tf5"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
+        v.model = models[i];
+        v.overlap = true;
+        compare(&v);
+        v.max_running = 1;
+        v.one_by_one = true;
+        compare(&v);
+        v = together(MSGL_CACHE_NAIVE, 6, 16, 20);
+        v.model = models[i];
+        v.max_prefill = 7;
+        compare(&v);
+        v = together(MSGL_CACHE_RADIX, 6, 1, 220);
+        v.model = models[i];
+        v.long_answers = true;
+        v.overlap = i == 1;
+        assert_true(compare(&v) > 2);
+        v = together(MSGL_CACHE_RADIX, 6, 4, 4096);
+        v.model = models[i];
+        v.drafts = 5;
+        v.overlap = i == 0;
+        compare(&v);
+    }
+}
+
 // Models that keep states: requests go on from checkpoints, of which there are few, leave and come
 // back. A chunk passes one multiple of the interval at most, more than the engine has room for
 // otherwise.
@@ -872,6 +903,7 @@ int main(void)
         cmocka_unit_test(test_small_chunks_and_a_tight_pool),
         cmocka_unit_test(test_sent_back),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_compressed),
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_page_64),

@@ -34,7 +34,7 @@ typedef struct row_scores {
 static row_scores scores_of(const msgl_router *how, const float *logits, int experts)
 {
     row_scores s = {.scoring = how->scoring, .logits = logits, .max = -INFINITY};
-    if (how->scoring == MSGL_SCORE_SIGMOID) return s;
+    if (how->scoring != MSGL_SCORE_SOFTMAX) return s; // of its own logit
     for (int e = 0; e < experts; e++) s.max = logits[e] > s.max ? logits[e] : s.max;
     for (int e = 0; e < experts; e++) s.sum += expf(logits[e] - s.max);
     return s;
@@ -43,6 +43,7 @@ static row_scores scores_of(const msgl_router *how, const float *logits, int exp
 static float score(const row_scores *s, int expert)
 {
     const float l = s->logits[expert];
+    if (s->scoring == MSGL_SCORE_SQRT_SOFTPLUS) return sqrtf(l > 20 ? l : log1pf(expf(l)));
     return s->scoring == MSGL_SCORE_SIGMOID ? 1 / (1 + expf(-l)) : expf(l - s->max) / s->sum;
 }
 
@@ -72,6 +73,18 @@ static uint32_t choose_groups(const msgl_router *how, const float *values, int s
     return chosen;
 }
 
+// The weights w of a row's choices id.
+static void weigh_row(const msgl_router *how, const row_scores *s, const int32_t *id, float *w)
+{
+    float kept = 0;
+    for (int c = 0; c < how->top_k; c++) {
+        w[c] = score(s, id[c]);
+        kept += w[c];
+    }
+    kept = how->norm_topk ? fmaxf(kept + ALMOST_0, how->least_sum) : 1;
+    for (int c = 0; c < how->top_k; c++) w[c] = w[c] / kept * how->scale;
+}
+
 // values: what experts are chosen by; where no two of them are added that is the logits, in whose
 // order the scores are.
 static void route_row(const msgl_router *how, const row_scores *s, const float *values, int experts,
@@ -80,17 +93,11 @@ static void route_row(const msgl_router *how, const row_scores *s, const float *
     const bool groups = how->num_groups > 1;
     const int size = groups ? experts / how->num_groups : experts;
     const uint32_t chosen = groups ? choose_groups(how, values, size) : 1;
-    float kept = 0;
     int n = 0;
     for (int e = 0; e < experts; e++) {
         if ((chosen >> (e / size) & 1) != 0) n = insert(values, e, id, n, how->top_k);
     }
-    for (int c = 0; c < how->top_k; c++) {
-        w[c] = score(s, id[c]);
-        kept += w[c];
-    }
-    kept = how->norm_topk ? fmaxf(kept + ALMOST_0, how->least_sum) : 1;
-    for (int c = 0; c < how->top_k; c++) w[c] = w[c] / kept * how->scale;
+    weigh_row(how, s, id, w);
 }
 
 // Of one row by MSGL_SCORE_SPARSEMIXER.
@@ -145,6 +152,20 @@ static void route(msgl_exec *x, const msgl_router *how, const float *logits, int
                   ids + (size_t)r * (size_t)how->top_k, weights + (size_t)r * (size_t)how->top_k);
     }
     x->scratch->used = used;
+}
+
+static void look_up(msgl_exec *x, const msgl_router *how, const float *logits,
+                    const int32_t *tokens, int rows, int experts, int32_t *ids, float *weights)
+{
+    (void)x;
+    const size_t top_k = (size_t)how->top_k;
+    for (int r = 0; r < rows; r++) {
+        const row_scores s = scores_of(how, logits + (size_t)r * (size_t)experts, experts);
+        int32_t *id = ids + (size_t)r * top_k, token = tokens[r] < 0 ? 0 : tokens[r];
+        if (token >= how->table_ids) token = how->table_ids - 1;
+        for (size_t c = 0; c < top_k; c++) id[c] = (int32_t)how->table[(size_t)token * top_k + c];
+        weigh_row(how, &s, id, weights + (size_t)r * top_k);
+    }
 }
 
 static void sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,
@@ -305,6 +326,7 @@ static void add_shared(msgl_exec *x, const void *in, const float *gate, int rows
 void msgl__moe_fill_ref(msgl_kernels *k)
 {
     k->moe = (msgl_moe_kernels){.route = route,
+                                .look_up = look_up,
                                 .sort = sort,
                                 .gather = gather,
                                 .keep_own = keep_own,
