@@ -647,7 +647,8 @@ static int start(msgl_engine *e, const msgl_options *o, msgl_err *err)
     e->exec = (msgl_exec){.device = e->device,
                           .act = e->model.target.act,
                           .pool = e->threads,
-                          .scratch = &e->scratch};
+                          .scratch = &e->scratch,
+                          .prompts_only = e->info.pooling != MSGL_POOL_NONE};
     int code = take_memory(e, o, err);
     if (code == 0 && e->draft != NULL) code = msgl__draft_model_start(e->draft, err);
     if (e->loaders != NULL && e->parent == NULL) msgl__pool_destroy(e->loaders);

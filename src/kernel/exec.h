@@ -7,6 +7,8 @@
 #ifndef MSGL_KERNEL_EXEC_H
 #define MSGL_KERNEL_EXEC_H
 
+#include <stdbool.h>
+
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "utils/threadpool.h"
@@ -18,6 +20,9 @@ typedef struct msgl_exec {
     msgl_dtype act;      // of activations: f32 on the CPU
     msgl_pool *pool;     // CPU
     msgl_arena *scratch; // device memory for temporaries of kernels; the step resets it
+    // Rows are of prompts, never one by one as an answer's are: products may be made in a way that
+    // costs few rows time. It changes last bits, so it is the same for all calls of a model.
+    bool prompts_only;
     int status; // first failure since the step began (0: none); kernels themselves return void
 } msgl_exec;
 

@@ -66,6 +66,7 @@ typedef struct runs {
 
 typedef struct plan {
     const msgl_gemm_level *level;
+    bool prompts_only;
     const msgl_weight *weights; // of the experts
     const float *bias;          // [experts, n], or NULL
     const float *in, *norm;
@@ -277,7 +278,7 @@ static void gate_task(void *arg, int task, int worker)
 // at (row, feature) depends on that row and that feature only.
 static int rows_of_task(const plan *p, int largest)
 {
-    int most = 512;
+    int most = MSGL_GEMM_TASK_ROWS;
     for (int i = 0; i < p->num_forms; i++) {
         const form *f = &p->forms[i];
         most = min(most, (int)((size_t)f->micro->l2_kb * 1024 / f->row_bytes / 32 * 32));
@@ -345,9 +346,16 @@ static void run(plan *p, msgl_exec *x, int total_rows)
     if (p->gated && !p->fused) gate_rows(p, x, total_rows);
 }
 
-static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
+static plan make_plan(const msgl_gemm_level *level, const msgl_exec *x, const msgl_weight *w)
 {
-    return (plan){.level = level, .weights = w, .alike = 1};
+    return (plan){.level = level, .prompts_only = x->prompts_only, .weights = w, .alike = 1};
+}
+
+static const msgl_gemm_micro *micro_of(const plan *p, const msgl_weight *w)
+{
+    const msgl_gemm_level *l = p->level;
+    const bool prompts = p->prompts_only && w->format->id == MSGL_W_F32 && l->prompts_f32 != NULL;
+    return prompts ? l->prompts_f32 : &l->micro[w->format->id];
 }
 
 static void *scratch(msgl_exec *x, size_t bytes)
@@ -371,7 +379,7 @@ static const msgl_weight *part_of(const msgl_weight *w, int i)
 // forms are next to each other, as one range is done after the other.
 static const form *form_of(plan *p, msgl_exec *x, range *r, const msgl_weight *w)
 {
-    const msgl_gemm_micro *m = &p->level->micro[w->format->id];
+    const msgl_gemm_micro *m = micro_of(p, w);
     const msgl_column_order *order = w->format->order;
     for (int i = 0; i < r->num_forms; i++) {
         const form *f = &r->forms[i];
@@ -418,7 +426,7 @@ static bool make_segments(plan *p, msgl_exec *x)
             p->segments[p->num_segments++] =
                 (segment){.rows = &p->ranges[i],
                           .w = w,
-                          .micro = &p->level->micro[w->format->id],
+                          .micro = micro_of(p, w),
                           .form = f,
                           .col = col,
                           .panel_bytes = msgl__gemm_panel_bytes(w),
@@ -470,8 +478,14 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-// Rows are prepared once for each format and order of w's parts. k is padded to a group of at most
-// 64; then see msgl_gemm_micro.row_bytes.
+// k is padded to a group of at most 64; then see msgl_gemm_micro.row_bytes.
+static size_t prepared_floats(const msgl_wformat *f, size_t columns)
+{
+    const size_t floats = columns + 64 + 64;
+    return f->id == MSGL_W_F32 ? floats + floats / 2 : floats;
+}
+
+// Rows are prepared once for each format and order of w's parts.
 static void add_room(room *r, const msgl_weight *w)
 {
     const int parts = num_parts(w);
@@ -484,7 +498,7 @@ static void add_room(room *r, const msgl_weight *w)
             const msgl_wformat *other = part_of(w, j)->format;
             known = other->id == f->id && other->order == f->order;
         }
-        if (!known) prepared += columns + 64 + 64;
+        if (!known) prepared += prepared_floats(f, columns);
         if (f->order != NULL) r->places = larger(r->places, columns);
     }
     r->prepared = larger(r->prepared, prepared);
@@ -508,7 +522,7 @@ static size_t rows_scratch(const msgl_weight *w, int num_weights, int m, int ran
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c)
 {
     if (c->m <= 0) return;
-    plan p = make_plan(level, c->w);
+    plan p = make_plan(level, x, c->w);
     p.bias = c->bias;
     p.in = c->in;
     p.ld_in = c->ld_in;
@@ -532,7 +546,7 @@ void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_g
 {
     const int begin = c->offsets[0], m = c->offsets[c->num_experts] - begin;
     if (m <= 0) return;
-    plan p = make_plan(level, c->experts);
+    plan p = make_plan(level, x, c->experts);
     p.in = (const float *)c->in + (size_t)begin * c->ld_in;
     p.ld_in = c->ld_in;
     p.gated = c->gated;
@@ -558,7 +572,7 @@ void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_g
 void msgl__gemm_heads(const msgl_gemm_level *level, msgl_exec *x, const msgl_heads_call *c)
 {
     if (c->m <= 0) return;
-    plan p = make_plan(level, c->w);
+    plan p = make_plan(level, x, c->w);
     p.in = c->in;
     p.ld_in = c->ld_in;
     p.out = c->out;
@@ -637,7 +651,7 @@ static void lora_products(const msgl_gemm_level *level, msgl_exec *x, const msgl
     range *ranges = scratch(x, num * sizeof *ranges);
     float *h = scratch(x, (size_t)s.rows * ld * sizeof *h);
     if (w == NULL || ranges == NULL || h == NULL) return;
-    plan a = make_plan(level, w), b = make_plan(level, w + n);
+    plan a = make_plan(level, x, w), b = make_plan(level, x, w + n);
     a.in = c->in, a.ld_in = c->ld_in;
     a.norm = c->norm, a.norm_eps = c->norm_eps;
     a.out = h, a.ld_out = ld;
@@ -682,7 +696,9 @@ size_t msgl__gemm_lora_scratch(const msgl_lora_size *s, msgl_dtype act)
     const size_t rows = (size_t)min(s->rows, LORA_ROWS), parts = (size_t)s->parts;
     const size_t least = (size_t)LORA_LEAST * parts * (size_t)s->n;
     const size_t product = least > LORA_ELEMENTS ? least : LORA_ELEMENTS;
-    const size_t prepared = 2 * (size_t)s->k + 128 + 2 * (size_t)s->ranks + 128 * parts;
+    // A normed row is k floats, a product's ranks; prepared ones are half as much again.
+    const size_t k = (size_t)s->k, ranks = (size_t)s->ranks;
+    const size_t prepared = k + ranks + (k + ranks) / 2 * 3 + 192 * (1 + parts);
     // A row may be a run of its own.
     const size_t each = sizeof(msgl_weight) + sizeof(range) + sizeof(segment) + sizeof(form) + 64;
     return (rows * prepared + product) * sizeof(float) + rows * (1 + parts) * each + EDGES;

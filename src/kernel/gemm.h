@@ -6,9 +6,10 @@
 // (nearest even) before the product at every ISA level; sums are f32. f16 and f32 weights multiply
 // f32 activations.
 //
-// A row of y depends only on that row of x and on W: on the CPU not on m and not on the number of
-// threads. (Sums run over k in an order fixed by the ISA level.) This is what makes a request's
-// tokens independent of what else is in the batch. On a GPU it holds for a deterministic device.
+// A row of y depends only on that row of x, on W and on exec->prompts_only: on the CPU not on m and
+// not on the number of threads. (Sums run over k in an order fixed by the ISA level.) This is what
+// makes a request's tokens independent of what else is in the batch. On a GPU it holds for a
+// deterministic device.
 #ifndef MSGL_KERNEL_GEMM_H
 #define MSGL_KERNEL_GEMM_H
 

@@ -26,9 +26,10 @@
 #include "quant/blocks.h"
 
 enum {
-    MSGL_GEMM_LANES = 16,   // features per panel
-    MSGL_GEMM_K_ALIGN = 32, // k of a packed panel is a multiple of this
-    MSGL_GEMM_ROWS = 16,    // prepared rows come in blocks that start at multiples of this
+    MSGL_GEMM_LANES = 16,      // features per panel
+    MSGL_GEMM_K_ALIGN = 32,    // k of a packed panel is a multiple of this
+    MSGL_GEMM_ROWS = 16,       // prepared rows come in blocks that start at multiples of this
+    MSGL_GEMM_TASK_ROWS = 512, // most rows of a task
 };
 
 static inline int msgl__gemm_kpad(int k)
@@ -69,7 +70,7 @@ typedef struct msgl_gemm_block {
 // Kernels of one ISA level for one weight format.
 typedef struct msgl_gemm_micro {
     // Bytes of a prepared row, with up to 64 unused ones against cache-set conflicts. At most those
-    // of kpad + 64 floats.
+    // of kpad + 64 floats, and half as much again for f32 weights (gemm_parts_amx.c).
     size_t (*row_bytes)(int kpad);
     int kmacs_per_us; // thousand multiply-adds per us of one core, roughly: only sizes tasks
     int l2_kb;        // prepared rows that a task goes over again and again, to stay in L2
@@ -88,6 +89,7 @@ typedef void (*msgl_gemm_pack_fn)(char *panel, const msgl_wformat *f, int k, int
 typedef struct msgl_gemm_level {
     const msgl_gemm_micro *micro; // [MSGL_WFORMATS]
     const msgl_row_ops *row_ops;
+    const msgl_gemm_micro *prompts_f32; // of f32 weights with exec->prompts_only; NULL: as ever
 } msgl_gemm_level;
 
 // A level's descriptors, all of which pack by one function.

@@ -176,8 +176,9 @@ static const char *short_name(int t)
 
 static bool due_linear(checkkern *ck, msgl_wformat_id t, const char *what)
 {
-    return msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_%s_%s",
-                         short_name(t), what);
+    return msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear),
+                         "linear_%s%s_%s", short_name(t), ck->exec->prompts_only ? "_prompts" : "",
+                         what);
 }
 
 static void check_linear(checkkern *ck, msgl_wformat_id t)
@@ -223,6 +224,92 @@ static void check_special(checkkern *ck, msgl_wformat_id t)
     pack_in_pieces(ck, &o, MSGL_F32);
     round_rows(&o);
     check_problem(ck, &p, &o);
+}
+
+static void set_prompts_only(checkkern *ck, bool on)
+{
+    ck->exec->prompts_only = ck->exec1->prompts_only = on;
+}
+
+// Root of the mean square error of a product against the oracle.
+static double rms_error(checkkern *ck, const problem *p, const operands *o, bool prompts_only,
+                        const double *want)
+{
+    const size_t size = (size_t)p->m * (size_t)p->n;
+    float *out = msgl__ck_alloc(ck, size * sizeof *out);
+    double sum = 0;
+    set_prompts_only(ck, prompts_only);
+    run_linear(ck, ck->exec, p, o, out);
+    for (size_t i = 0; i < size; i++) sum += pow((double)out[i] - want[i], 2);
+    return sqrt(sum / (double)size);
+}
+
+// A product of f32 errs no more than that of the same level where rows may come one by one, also
+// where numbers are large against their sum.
+static void check_prompts_error(checkkern *ck)
+{
+    if (!due_linear(ck, MSGL_W_F32, "prompts_error")) return;
+    static const int KS[] = {40, 384, 1536};
+    for (size_t i = 0; i < 2 * MSGL_COUNT(KS); i++) {
+        const int k = KS[i / 2];
+        const problem p = {MSGL_W_F32, 48, 64, k, (size_t)k, 64, false};
+        operands o = make(ck, &p);
+        for (size_t j = 0; i % 2 == 1 && j < 48 * (size_t)k; j++) o.in[j] += 100;
+        double *want = msgl__ck_alloc(ck, (size_t)48 * 64 * sizeof *want);
+        oracle(ck, &p, &o, want);
+        const double one = rms_error(ck, &p, &o, false, want);
+        const double many = rms_error(ck, &p, &o, true, want);
+        msgl__ck_true(ck, many <= one, "k %d: error %g of prompts, %g else", k, many, one);
+        set_prompts_only(ck, false);
+        msgl__ck_reset(ck);
+    }
+}
+
+// What a unit of fewer bits cannot multiply comes out as f32 does it: sums that are no finite
+// numbers, products of numbers that round to an infinity; sums near the subnormal numbers as if
+// each activation was rounded by up to 2^-134.
+static void check_prompts_special(checkkern *ck)
+{
+    if (!due_linear(ck, MSGL_W_F32, "prompts_special")) return;
+    const problem p = {MSGL_W_F32, 21, 33, 70, 70, 33, false};
+    operands o = make(ck, &p);
+    const size_t k = (size_t)p.k, ld = p.ld_out;
+    for (size_t i = 0; i < k; i++) {
+        for (size_t r = 0; r < 5; r++) o.in[r * k + i] = ldexpf(o.in[r * k + i], -108 - 8 * (int)r);
+        o.in[8 * k + i] = 0;
+    }
+    o.in[5 * k + 1] = INFINITY;
+    o.in[6 * k + 69] = -INFINITY;
+    o.in[7 * k + 40] = NAN;
+    memcpy(&o.in[8 * k + 3], &(uint32_t){0x7f7fffff}, 4); // the largest number
+    memcpy(&o.in[16 * k], &(uint32_t){0x7f800001}, 4);    // a NaN of low bits alone
+    o.rows[4 * k + 3] = 1e-9f;
+    o.rows[9 * k + 3] = 1; // of which the second and the third part are 0
+    o.rows[9 * k + 1] = 1;
+    pack_in_pieces(ck, &o, MSGL_F32);
+    float *one = msgl__ck_alloc(ck, 21 * 33 * sizeof *one);
+    float *many = msgl__ck_alloc(ck, 21 * 33 * sizeof *many);
+    run_linear(ck, ck->exec, &p, &o, one);
+    set_prompts_only(ck, true);
+    run_linear(ck, ck->exec, &p, &o, many);
+    set_prompts_only(ck, false);
+    int same = 0;
+    for (size_t i = 0; i < 21 * ld; i++) {
+        const size_t row = i / ld, col = i % ld;
+        double weights = 0;
+        for (size_t j = 0; j < k; j++) weights += fabs((double)o.rows[col * k + j]);
+        const bool tiny = row < 5 && fabsf(one[i]) < 0x1p-100f;
+        if (!tiny && row != 8 && isfinite(one[i])) continue;
+        const double most = tiny ? 0x1p-133 * weights : 0x1p-22 * fabs((double)one[i]);
+        const bool equal = isnan(one[i])   ? isnan(many[i])
+                           : isinf(one[i]) ? one[i] == many[i]
+                                           : fabs((double)many[i] - (double)one[i]) <= most;
+        msgl__ck_true(ck, equal, "row %zu, column %zu: %g, not %g", row, col, (double)many[i],
+                      (double)one[i]);
+        same++;
+    }
+    msgl__ck_true(ck, same > 5 * 33, "%d values were compared", same);
+    msgl__ck_reset(ck);
 }
 
 static void check_scratch(checkkern *ck)
@@ -308,8 +395,8 @@ static void check_grouped(checkkern *ck, msgl_wformat_id t)
                                                    {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
                                                    {0, 40, 40, 40, 40, 40, 40, 40, 40, 40},
                                                    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}};
-    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped), "grouped_%s",
-                       short_name(t)))
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped), "grouped_%s%s",
+                       short_name(t), ck->exec->prompts_only ? "_prompts" : ""))
         return;
     for (size_t c = 0; c < MSGL_COUNT(OFFSETS); c++) {
         const int32_t *offsets = OFFSETS[c];
@@ -679,6 +766,14 @@ void msgl__check_gemm(checkkern *ck)
     }
     check_pack(ck);
     check_scratch(ck);
+    check_prompts_error(ck);
+    check_prompts_special(ck);
+    set_prompts_only(ck, true);
+    check_linear(ck, MSGL_W_F32);
+    check_special(ck, MSGL_W_F32);
+    check_grouped(ck, MSGL_W_F32);
+    check_fused(ck, MSGL_W_F32);
+    set_prompts_only(ck, false);
     for (int t = 0; t < MSGL_W_CODES; t++) {
         check_linear(ck, (msgl_wformat_id)t);
         check_special(ck, (msgl_wformat_id)t);

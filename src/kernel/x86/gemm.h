@@ -31,6 +31,12 @@ void msgl__int8_block_avx512vnni(const msgl_gemm_block *b);
             msgl__int8_block_avx512vnni, true, 7                                                   \
     }
 
+// f32 by parts.
+size_t msgl__parts_row_bytes_amx(int kpad);
+void msgl__parts_prepare_amx(const float *in, size_t ld_in, int rows, int k, char *a,
+                             size_t row_bytes);
+void msgl__parts_block_amx(const msgl_gemm_block *b);
+
 // Codes. AVX-512-BF16 has AVX-512-VNNI's functions.
 void msgl__codes_prepare_avx2(const float *in, size_t ld_in, int rows, int k, char *a,
                               size_t row_bytes);

@@ -259,7 +259,11 @@ static void bf16_block(const msgl_gemm_block *b)
     _tile_release(); // an idle tile file costs nothing at a context switch
 }
 
+static const msgl_gemm_micro PARTS = {
+    msgl__parts_row_bytes_amx, 120, 1280, msgl__parts_prepare_amx, msgl__parts_block_amx, true, 1};
+
 #define ROW_OPS msgl__row_ops_avx512
+#define PROMPTS_F32 &PARTS
 #include "kernel/gemm_level.inc"
 
 // A block of rows is whole tiles.
