@@ -360,7 +360,7 @@ expect "forms, of a GGUF file" 0 "^| IQ1_S | GGUF | 1.5625 | blocks | values | g
 expect "forms, with a scale for so many" 0 "^| NVFP4 | safetensors | 4.5 | codes | codes | ModelOpt |$" "$minisgl" help --forms
 expect "forms, with what scales the file has" 0 "^| HQQ | safetensors | 1, 2, 3, 4 or 8 and scales | codes | codes | hqq" "$minisgl" help --forms
 expect "forms, of a range" 0 "^| MLX | safetensors | 2 to 8 and scales | codes | codes | " "$minisgl" help --forms
-expect "forms, all" 0 "^47$" sh -c "'$minisgl' help --forms | wc -l"
+expect "forms, all" 0 "^49$" sh -c "'$minisgl' help --forms | wc -l"
 expect "info of linear attention" 0 "states   2 layers of linear attention, 0.02 MiB a request" \
     "$minisgl" info --model "$(dirname "$0")/../vectors/models/qwen3_next"
 cp "$gguf/llama-q8_0.gguf" "$dir/one"
