@@ -60,7 +60,8 @@ static bool has_kernels_for_caches(const msgl_model_config *c, const char *dtype
     return dtype != NULL || !latent || !index;
 }
 
-// Whether GPUs have kernels for the model: dual chunk attention wants 16 bits.
+// Whether GPUs have kernels for the model: dual chunk attention wants 16 bits, Qwen4-Exp's streams
+// and DeepSeek-V4's compressed keys have none.
 static bool has_kernels(const char *model, const char *dtype)
 {
     char dir[512];
@@ -69,8 +70,9 @@ static bool has_kernels(const char *model, const char *dtype)
     parity_path(dir, model, "");
     if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
     const bool dual = c->ropes[0].dual.len > 0, keeps = has_kernels_for_caches(c, dtype);
+    const bool cpu_only = c->decoder.streams.num > 0 || c->decoder.compressed.groups > 0;
     free(c);
-    return keeps && (!dual || dtype != NULL);
+    return keeps && !cpu_only && (!dual || dtype != NULL);
 }
 
 static void test_parity(void **state)
