@@ -271,7 +271,7 @@ for name in ("bert_without_prompt", "xlm_roberta_without_prompt"):
     prompts(name)
 tokens("bge_m3")
 tokens("bge_m3_whole")
-tokens("bge_m3", "--tp-size", 2)  # on two ranks, as the pairs and the prompts below, which the second rank has to know of
+tokens("bge_m3", "--tp-size", 2)  # on two ranks, as the pairs below, of which the second has to know where another text begins
 ranks_pairs("bert_reranker", "pairs", "--tp-size", 2)
 prompts("bert_without_prompt", "--tp-size", 2)
 for name in ("bert_classifier", "modernbert_classifier", "qwen3_classifier"):
