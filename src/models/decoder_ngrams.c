@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "models/declare.h"
+#include "utils/random.h"
 
 bool msgl__has_ngrams(const msgl_decoder_config *d, int32_t layer)
 {
@@ -20,23 +21,15 @@ static bool is_prime(int32_t n)
     return true;
 }
 
-// SplitMix64 (Steele, Lea & Flood 2014): the number behind state `v`.
-static uint64_t splitmix(uint64_t v)
-{
-    v += 0x9E3779B97F4A7C15u;
-    v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9u;
-    v = (v ^ v >> 27) * 0x94D049BB133111EBu;
-    return v ^ v >> 31;
-}
-
 // Odd numbers, so small that a product with any token of the vocabulary is below 2^63.
 static void set_factors(const msgl_model_config *c, int32_t ordinal, msgl_ngram_hash *h)
 {
     const msgl_ngrams_config *n = &c->decoder.ngrams;
     const uint64_t most = (uint64_t)INT64_MAX / (uint64_t)c->vocab_size / 2;
-    const uint64_t seed = (uint64_t)n->seed + 10007u * (uint64_t)ordinal;
+    // The models' own generator leaves out the first number of its seed.
+    uint64_t state = (uint64_t)n->seed + 10007u * (uint64_t)ordinal + MSGL_RANDOM_STEP;
     for (int32_t i = 0; i < n->size; i++) {
-        h->factors[i] = 2 * (splitmix(seed + 0x9E3779B97F4A7C15u * ((uint64_t)i + 1)) % most) + 1;
+        h->factors[i] = 2 * msgl__random_below(&state, most) + 1;
     }
 }
 

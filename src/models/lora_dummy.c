@@ -2,6 +2,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "models/lora_modules.h"
+#include "utils/random.h"
 #include "utils/strbuf.h"
 
 typedef msgl_lora_module module;
@@ -55,8 +56,7 @@ static int fill_dummy(msgl_loaded_lora *l, uint64_t seed, msgl_exec *x)
     float *noise = msgl__reallocarray(NULL, most, sizeof *noise);
     if (noise == NULL) return MSGL_ENOMEM;
     for (size_t i = 0; i < most; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX
-        noise[i] = 0.02f * (float)(int32_t)(seed >> 32) * 0x1p-31f;
+        noise[i] = 0.04f * (msgl__random_unit(&seed) - 0.5f);
     }
     for (int i = 0; i < l->lora.num && x->status == 0; i++) {
         msgl_lora_linear *of = &l->linears[i];
