@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose layers attend to compressed keys (DeepSeek-V4), for model_vector_configs.py. The
+"""Models whose layers attend to compressed keys (DeepSeek-V4), for make_model_vectors.py. The
 prompt's 64 tokens close 16 windows of 4 and 8 of 8, and no layer's window reaches them all."""
 
 from model_vector_configs import BOS, IM_END, VOCAB, without
