@@ -28,6 +28,8 @@ ADAPTERS = {
     "attention": ("qwen3_f32", dict(r=4, lora_alpha=8, target_modules=ATTENTION)),
     "all": ("qwen3_f32", dict(r=8, lora_alpha=16, use_rslora=True, target_modules="all-linear")),
     "few": ("qwen3_f32", dict(r=3, lora_alpha=7, target_modules=r".*layers\.1\..*(q|down)_proj")),
+    # Behind "few" in captured steps: a larger rank, of layers that "few" has changed.
+    "wide": ("qwen3_f32", dict(r=20, lora_alpha=40, target_modules=r".*layers\.1\..*(q|down)_proj")),
     # PEFT sorts the keys on save and takes the first that matches: what is read is what counts.
     "patterns": (
         "qwen3_f32",

@@ -162,7 +162,8 @@ static struct {
 
 struct msgl_graph {
     msgl_engine_step step;
-    msgl_lora_step lora; // of the step, which has it no longer when it is launched
+    msgl_lora_step lora;   // of the step, which has it no longer when it is launched
+    msgl_lora_table table; // as it was then
 };
 
 static void begin(msgl_device *d)
@@ -178,6 +179,8 @@ static msgl_graph *end(msgl_device *d, msgl_err *err)
     g->step = gpu.e->steps[0];
     if (g->step.lora != NULL) {
         g->lora = *g->step.lora;
+        g->table = *g->lora.table;
+        g->lora.table = &g->table;
         g->step.lora = &g->lora;
     }
     return g;

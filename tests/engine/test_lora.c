@@ -83,6 +83,7 @@ static const struct {
     {"attention", "qwen3_f32"},
     {"all", "qwen3_f32"},
     {"few", "qwen3_f32"},
+    {"wide", "qwen3_f32"},
     {"patterns", "qwen3_f32"},
     {"ends", "qwen3_f32"},
     {"head", "llama"},
@@ -488,19 +489,24 @@ static void run_answers(harness *h, const char *const names[ANSWERS], const int3
 }
 
 // Captured steps have the bits of those launched kernel by kernel: with one adapter, with none,
-// with more of them that change more layers, and with one of the embedding, of tokens or of whole
-// modules, which is not captured.
-// graphs: how many are there with adapters by then.
+// with one of a larger rank, with more of them that change more layers, and with one of the
+// embedding, of tokens or of whole modules, which is not captured. graphs: how many are there with
+// adapters by then.
 typedef struct answers {
     const char *names[ANSWERS];
     int graphs;
 } answers;
 
 static const answers DENSE_ANSWERS[] = {
-    {{NULL, "few", NULL}, 1},         {{NULL, NULL, NULL}, 1},
-    {{NULL, "all", "patterns"}, 1},   {{"few", NULL, "attention"}, 1},
-    {{"ends", NULL, "attention"}, 0}, {{"tokens_tied", NULL, "all"}, 0},
-    {{"all", "saved_tied", NULL}, 0}, {{NULL}, 0},
+    {{NULL, "few", NULL}, 1},
+    {{NULL, NULL, NULL}, 1},
+    {{"few", "wide", NULL}, 1},
+    {{NULL, "all", "patterns"}, 1},
+    {{"few", NULL, "attention"}, 1},
+    {{"ends", NULL, "attention"}, 0},
+    {{"tokens_tied", NULL, "all"}, 0},
+    {{"all", "saved_tied", NULL}, 0},
+    {{NULL}, 0},
 };
 static const answers SPARSE_ANSWERS[] = {{{NULL, "beside_experts", NULL}, 1},
                                          {{"experts", NULL, "experts_apart"}, 1},
