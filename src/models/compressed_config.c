@@ -47,14 +47,7 @@ static void read_layers(msgl_json_reader *r, msgl_model_config *c)
 
 static void read_rates(msgl_json_reader *r, msgl_compressed_config *z)
 {
-    const char *const key = "compress_rates";
-    msgl_json_reader rates = *r;
-    rates.section = key;
-    rates.obj = msgl__json_get(r, key);
-    if (rates.obj != NULL && !json_is_object(rates.obj)) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, rates.obj, "an object");
-        return;
-    }
+    msgl_json_reader rates = msgl__json_section(r, "compress_rates");
     z->chosen_rate = msgl__json_int_or(&rates, CHOSEN_NAME, 1, MSGL_COMPRESS_MAX_RATE, 4);
     z->rate = msgl__json_int_or(&rates, HEAVY_NAME, 1, MSGL_COMPRESS_MAX_RATE, 128);
     r->status = rates.status;

@@ -200,13 +200,14 @@ static bool dense_may_follow(const char *before)
     return strcmp(before, "Pooling") == 0 || strcmp(before, "Dense") == 0;
 }
 
-// The object `key` of r, read as r is; one without members where there is none.
-static msgl_json_reader section(msgl_json_reader *r, const char *key)
+// The object `key` of the object `outer`, which `name` names for messages.
+static msgl_json_reader inside(msgl_json_reader *config, const char *outer, const char *key,
+                               const char *name)
 {
-    const json_t *v = msgl__json_get(r, key);
-    if (v != NULL && !json_is_object(v)) msgl__json_reject(r, MSGL_EFORMAT, key, v, "an object");
-    return (msgl_json_reader){
-        .file = r->file, .section = key, .obj = json_is_object(v) ? v : NULL, .err = r->err};
+    msgl_json_reader all = msgl__json_section(config, outer);
+    msgl_json_reader r = msgl__json_section(&all, key);
+    r.section = name;
+    return r;
 }
 
 // Fails r unless the string `key` is `only`.
@@ -221,11 +222,8 @@ static void expect(msgl_json_reader *r, const char *key, const char *only)
 // template. Without it texts stand by themselves.
 static int read_message(msgl_json_reader *config, msgl_text_form *out)
 {
-    msgl_json_reader all = section(config, "modality_config");
-    msgl_json_reader r = section(&all, "message");
-    if (config->status != 0 || all.status != 0 || r.obj == NULL)
-        return config->status != 0 ? config->status : all.status;
-    r.section = "modality_config.message";
+    msgl_json_reader r = inside(config, "modality_config", "message", "modality_config.message");
+    if (r.obj == NULL) return r.status;
     expect(&r, "method", "forward");
     expect(&r, "method_output_name", "last_hidden_state");
     const char *form = msgl__json_str_or(&r, "format", "");
@@ -241,13 +239,11 @@ static int read_message(msgl_json_reader *config, msgl_text_form *out)
 // What the template is given beside messages. How texts are cut is not looked at, as they are not.
 static int read_template_arguments(msgl_json_reader *config, msgl_text_form *out)
 {
-    msgl_json_reader all = section(config, "processing_kwargs");
-    msgl_json_reader r = section(&all, "chat_template");
+    msgl_json_reader r =
+        inside(config, "processing_kwargs", "chat_template", "processing_kwargs.chat_template");
     const char *key;
     json_t *v;
-    if (config->status != 0 || all.status != 0 || r.obj == NULL)
-        return config->status != 0 ? config->status : all.status;
-    r.section = "processing_kwargs.chat_template";
+    if (r.obj == NULL) return r.status;
     out->answer_begins = msgl__json_bool_or(&r, "add_generation_prompt", false);
     json_object_foreach((json_t *)r.obj, key, v)
     {

@@ -122,6 +122,18 @@ const char *msgl__json_str_or(msgl_json_reader *r, const char *key, const char *
     return fallback;
 }
 
+msgl_json_reader msgl__json_section(msgl_json_reader *r, const char *key)
+{
+    msgl_json_reader s = *r;
+    s.section = key;
+    s.obj = msgl__json_get(r, key);
+    if (s.obj == NULL || json_is_object(s.obj)) return s;
+    msgl__json_reject(r, MSGL_EFORMAT, key, s.obj, "an object or null");
+    s.obj = NULL;
+    s.status = r->status;
+    return s;
+}
+
 void msgl__json_only(msgl_json_reader *r, const char *key, const char *only)
 {
     if (strcmp(msgl__json_str_or(r, key, only), only) == 0) return;

@@ -48,6 +48,9 @@ double msgl__json_num_or(msgl_json_reader *r, const char *key, double lo, double
 bool msgl__json_bool_or(msgl_json_reader *r, const char *key, bool fallback);
 // A string, borrowed from the object; fallback may be NULL.
 const char *msgl__json_str_or(msgl_json_reader *r, const char *key, const char *fallback);
+// Of the object `key`, whose own failures stay with it; its obj is NULL where that is missing, null
+// or, which fails r and it, something else.
+msgl_json_reader msgl__json_section(msgl_json_reader *r, const char *key);
 // A string that changes what is computed and may be this one only, with which it may be missing.
 void msgl__json_only(msgl_json_reader *r, const char *key, const char *only);
 

@@ -26,17 +26,11 @@ static void read_heads(msgl_json_reader *r, msgl_model_config *c, const char *he
 // Heads, and the layers that have them: those with latent attention count from 1 in the files.
 static void read_linear(msgl_json_reader *r, msgl_model_config *c)
 {
-    const char *const key = "linear_attn_config";
     static const msgl_layer_kind KINDS[] = {{"linear_attention", MSGL_LAYER_RECURRENT},
                                             {"full_attention", 0}};
-    const json_t *section = msgl__json_get(r, key);
+    msgl_json_reader sub = msgl__json_section(r, "linear_attn_config");
     bool known = false;
-    if (section != NULL && !json_is_object(section)) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, section, "an object");
-    } else if (section != NULL) {
-        msgl_json_reader sub = *r;
-        sub.section = key;
-        sub.obj = section;
+    if (sub.obj != NULL) {
         read_heads(&sub, c, "num_heads", "head_dim", "short_conv_kernel_size");
         if (msgl__json_get(&sub, "full_attn_layers") != NULL) {
             msgl__decoder_set_layers(c, 0, MSGL_LAYER_RECURRENT);

@@ -45,14 +45,8 @@ static void read_attention(msgl_json_reader *r, msgl_model_config *c)
 {
     static const msgl_layer_kind KINDS[] = {{"full_attention", 0},
                                             {"minimax_m3_sparse", MSGL_LAYER_CHOOSES_BLOCKS}};
-    const char *const key = "sparse_attention_config";
-    msgl_json_reader section = *r;
-    section.section = key;
-    section.obj = msgl__json_get(r, key);
-    if (section.obj != NULL && !json_is_object(section.obj)) {
-        msgl__json_reject(r, MSGL_EFORMAT, key, section.obj, "an object or null");
-        return;
-    }
+    msgl_json_reader section = msgl__json_section(r, "sparse_attention_config");
+    if (section.status != 0) return;
     if (!msgl__decoder_read_kinds(r, c, "layer_types", KINDS, MSGL_COUNT(KINDS)) &&
         section.obj != NULL) {
         msgl__decoder_read_bits(&section, c, "sparse_attention_freq", 1, MSGL_LAYER_CHOOSES_BLOCKS);

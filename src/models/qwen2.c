@@ -27,20 +27,13 @@ static bool wants_scaled_keys(msgl_json_reader *r)
 static void read_dual_chunk(msgl_json_reader *r, msgl_model_config *c)
 {
     static const char section[] = "dual_chunk_attention_config";
-    const json_t *given = msgl__json_get(r, section);
-    if (given == NULL || r->status != 0) return;
-    if (!json_is_object(given)) {
-        msgl__json_reject(r, MSGL_EFORMAT, section, given, "an object or null");
-        return;
-    }
+    msgl_json_reader sub = msgl__json_section(r, section);
+    if (sub.obj == NULL || sub.status != 0) return;
     if (c->decoder.sliding_window > 0 || msgl__rope_per_request(&c->ropes[0])) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, section, given,
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, section, sub.obj,
                           "no sliding window and no rope scaling by length beside it");
         return;
     }
-    msgl_json_reader sub = *r;
-    sub.section = section;
-    sub.obj = given;
     msgl_dual_chunk *d = &c->ropes[0].dual;
     d->size = msgl__json_int_or(&sub, "chunk_size", 2, INT32_MAX / 4, 8192);
     d->len = d->size - msgl__json_int_or(&sub, "local_size", 0, d->size - 1, 1024);
