@@ -443,17 +443,30 @@ static void finish_streams(msgl_forward *f, const msgl_decoder_layer *layer, con
     msgl__hyper_close(f, &layer->ffn_hyper, mix, s->result, all, rows);
 }
 
-// What the last layer's feed-forward block needs of the rows that get logits alone: copies of it.
-static void gather_streams(const msgl_model *m, msgl_forward *f, const int32_t *rows,
-                           int32_t num_rows, const buffers *b)
+// Copies, for the rows that get logits alone, of what is read behind the last layer's mixer.
+static void gather_rows(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows,
+                        const buffers *b)
 {
+    const msgl_model_config *c = &m->cfg;
+    const msgl_decoder *decoder = m->layers;
+    const msgl_decoder_layer *last = &decoder->layers[c->num_layers - 1];
     const msgl_step_streams *s = &b->streams;
-    const int32_t n = m->cfg.decoder.hyper.streams;
+    const int32_t n = c->decoder.hyper.streams;
+    if (last->mixer != &msgl__mixer_none) {
+        f->k->moe.gather(f->x, b->mixed, rows, num_rows, 1, last->out.w.k, b->rows_mixed);
+    }
+    f->k->moe.gather(f->x, b->residual, rows, num_rows, 1, c->hidden_size, b->rows_residual);
+    if (decoder->per_layer.dim > 0) {
+        f->k->moe.gather(f->x, b->per_layer, rows, num_rows, 1,
+                         (int)msgl__per_layer_width(&decoder->per_layer), b->rows_per_layer);
+    }
+    if (last->parallel) msgl__norm(f, &last->attn_norm, b->rows_residual, b->normed, num_rows);
     if (b->rows_ids != NULL) { // as many bytes as the activations of the devices that have tables
         f->k->moe.gather(f->x, f->ids, rows, num_rows, 1, 1, b->rows_ids);
+        f->row_ids = b->rows_ids;
     }
     if (s->all == NULL) return;
-    f->k->moe.gather(f->x, s->all, rows, num_rows, 1, n * m->cfg.hidden_size, s->rows_all);
+    f->k->moe.gather(f->x, s->all, rows, num_rows, 1, n * c->hidden_size, s->rows_all);
     f->k->moe.gather(f->x, s->mix, rows, num_rows, 1, msgl__hyper_mix(n), s->rows_mix);
 }
 
@@ -511,19 +524,7 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     // Behind the last mixer only rows that get logits are still of use. When those are all,
     // they are in token order.
     const bool all = num_rows == tokens;
-    if (!all) {
-        if (last->mixer != &msgl__mixer_none) {
-            f->k->moe.gather(f->x, b.mixed, rows, num_rows, 1, last->out.w.k, b.rows_mixed);
-        }
-        f->k->moe.gather(f->x, b.residual, rows, num_rows, 1, c->hidden_size, b.rows_residual);
-        if (table->dim > 0) {
-            f->k->moe.gather(f->x, b.per_layer, rows, num_rows, 1,
-                             (int)msgl__per_layer_width(table), b.rows_per_layer);
-        }
-        gather_streams(m, f, rows, num_rows, &b);
-        if (b.rows_ids != NULL) f->row_ids = b.rows_ids;
-        if (last->parallel) msgl__norm(f, &last->attn_norm, b.rows_residual, b.normed, num_rows);
-    }
+    if (!all) gather_rows(m, f, rows, num_rows, &b);
     if (f->lora != NULL) f->lora->of_logits = !all;
     if (streams->all != NULL) {
         void *of_rows = all ? streams->all : streams->rows_all;
