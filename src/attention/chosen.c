@@ -332,9 +332,9 @@ void msgl__chosen_attend(const msgl_attn_chosen *c, msgl_exec *x, const msgl_att
     }
 }
 
-// Of n tokens, whose queries begin at q, with the lists that have been made for them.
+// Of tokens [first, first + n), for which lists have been made.
 static void attend_heads(const msgl_attn_chosen *c, msgl_exec *x, const msgl_attn_layer *layer,
-                         int32_t n, const void *q, size_t ld, void *out)
+                         int32_t first, int32_t n, const void *q, size_t ld, void *out)
 {
     const bool on_device = c->device.dev != NULL;
     const size_t elem = on_device ? msgl__dtype_size(x->act) : sizeof(float);
@@ -344,8 +344,8 @@ static void attend_heads(const msgl_attn_chosen *c, msgl_exec *x, const msgl_att
     if (on_device) take_lists(c, c->heads, n, c->keys);
     for (int32_t h = 0; h < c->heads; h++) {
         const size_t list = (size_t)h * (size_t)n;
-        const void *from = (const char *)q + (size_t)h * of_q * elem;
-        void *to = (char *)out + (size_t)h * of_out * elem;
+        const void *from = (const char *)q + ((size_t)first * ld + (size_t)h * of_q) * elem;
+        void *to = (char *)out + ((size_t)first * out_ld + (size_t)h * of_out) * elem;
         if (on_device) {
             const msgl_attn_input in = {.q = from, .ld = ld, .ld_out = out_ld};
             attend_on_device(c, x, layer, h * n, n, c->counts + list, &in, to);
@@ -370,11 +370,13 @@ void msgl__chosen_store_means(const msgl_attn_chosen *c, msgl_exec *x,
 static void choose_blocks(const msgl_attn_chosen *c, msgl_exec *x, const msgl_seqs *seqs,
                           const msgl_attn_block_index *index, int32_t first, int32_t n)
 {
+    const msgl_index_kernels *k = &c->cfg.kernels->index;
     const msgl_index_blocks_call call = {.seqs = seqs,
                                          .first = first,
                                          .tokens = n,
                                          .heads = c->heads,
                                          .dim = index->dim,
+                                         .queries = c->what.mean_queries,
                                          .size = c->what.block_size,
                                          .top_k = c->what.top_k,
                                          .local = c->what.local_blocks,
@@ -389,33 +391,7 @@ static void choose_blocks(const msgl_attn_chosen *c, msgl_exec *x, const msgl_se
                                          .max_blocks = c->max_scores,
                                          .keys = c->keys,
                                          .counts = c->counts};
-    c->cfg.kernels->index.choose_blocks(x, &call);
-}
-
-static void choose_means(const msgl_attn_chosen *c, msgl_exec *x, const msgl_seqs *seqs,
-                         const msgl_attn_block_index *index, int32_t first, int32_t n)
-{
-    const msgl_index_means_call call = {.seqs = seqs,
-                                        .first = first,
-                                        .tokens = n,
-                                        .heads = c->what.mean_queries,
-                                        .dim = index->dim,
-                                        .kv_heads = c->heads,
-                                        .size = c->what.block_size,
-                                        .top_k = c->what.top_k,
-                                        .q = index->q,
-                                        .ld_q = index->ld_q,
-                                        .dtype = index->dtype,
-                                        .pool = index->pool,
-                                        .pages = c->pages,
-                                        .page_stride = c->page_stride,
-                                        .page_size = c->page_table->paging.size,
-                                        .scores = c->scores,
-                                        .max_blocks = c->max_scores,
-                                        .keys = c->keys,
-                                        .counts = c->counts,
-                                        .list = c->list_keys};
-    c->cfg.kernels->index.choose_means(x, &call);
+    (c->what.mean_queries > 0 ? k->choose_means : k->choose_blocks)(x, &call);
 }
 
 void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
@@ -423,18 +399,10 @@ void msgl__chosen_attend_blocks(const msgl_attn_chosen *c, msgl_exec *x,
                                 const msgl_attn_block_index *index, const void *q, size_t ld,
                                 void *out)
 {
-    const size_t elem = c->device.dev != NULL ? msgl__dtype_size(x->act) : sizeof(float);
-    const size_t out_ld =
-        (size_t)c->heads * (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
     for (int32_t t = 0; t < seqs->num_tokens && x->status == 0; t += c->rows) {
         const int32_t left = seqs->num_tokens - t, n = left < c->rows ? left : c->rows;
-        if (c->what.mean_queries > 0) {
-            choose_means(c, x, seqs, index, t, n);
-        } else {
-            choose_blocks(c, x, seqs, index, t, n);
-        }
-        attend_heads(c, x, layer, n, (const char *)q + (size_t)t * ld * elem, ld,
-                     (char *)out + (size_t)t * out_ld * elem);
+        choose_blocks(c, x, seqs, index, t, n);
+        attend_heads(c, x, layer, t, n, q, ld, out);
     }
 }
 

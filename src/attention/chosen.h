@@ -27,7 +27,7 @@ int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out
 typedef struct msgl_attn_choosing {
     int32_t top_k, block_size, local_blocks;
     // Not 0: blocks are chosen by the means of their keys with so many index queries, for all heads
-    // alike (msgl_index_means_call).
+    // alike (choose_means of kernel/index.h).
     int32_t mean_queries;
     int32_t list_keys; // most of a list with windows; 0: there are none
 } msgl_attn_choosing;

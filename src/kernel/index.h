@@ -92,25 +92,30 @@ typedef struct msgl_index_choose_call {
     int32_t *slots, *counts;
 } msgl_index_choose_call;
 
+// Of choose_blocks, each of whose KV heads has an index query, and of choose_means.
 typedef struct msgl_index_blocks_call {
     const msgl_seqs *seqs; // chains: token i of a request sees those before it
     int32_t first, tokens; // of theirs; on the CPU at most MSGL_INDEX_ROWS
     int32_t heads, dim;    // heads: KV heads
-    int32_t size, top_k;   // of blocks; size * top_k <= MSGL_INDEX_MAX_TOP_K
-    int32_t local;         // 0..top_k
-    const void *q;         // [seqs' tokens, heads, dim] of exec->act, rotated
+    int32_t queries;       // of choose_means, for all heads
+    int32_t size, top_k;   // of blocks; a list's keys <= MSGL_INDEX_MAX_TOP_K
+    int32_t local;         // 0..top_k; of choose_means not read
+    const void *q;         // [seqs' tokens, heads or queries, dim] of exec->act, rotated
     size_t ld_q;
     msgl_dtype dtype;
     const void *pool;     // [slots, dim]
     const int32_t *pages; // as above
     size_t page_stride;
     int32_t page_size;
-    float *scores; // [tokens, heads, max_blocks], of which no request has more
+    // [tokens, heads, max_blocks], of which no request has more; of choose_means [tokens,
+    // max_blocks].
+    float *scores;
     int32_t max_blocks;
-    // [heads, tokens, top_k * size] the keys that a head of a token attends to, in the order of
-    // their positions, and [heads, tokens] how many. A key is slot * heads + head: its place in K
-    // [slots, heads, head_dim] taken as [slots * heads, head_dim]. Of blocks with equal scores the
-    // earlier one wins; a NaN is below all others.
+    // [heads, tokens, list] the keys that a head of a token attends to, in the order of their
+    // positions, and [heads, tokens] how many; list is top_k * size, and with those behind the last
+    // whole block, of choose_means, top_k * size + size - 1. A key is slot * heads + head: its
+    // place in K [slots, heads, head_dim] taken as [slots * heads, head_dim]. Of blocks with equal
+    // scores the earlier one wins; a NaN is below all others.
     int32_t *keys, *counts;
 } msgl_index_blocks_call;
 
@@ -136,27 +141,6 @@ typedef struct msgl_index_means_store_call {
     int32_t page_size;
 } msgl_index_means_store_call;
 
-typedef struct msgl_index_means_call {
-    const msgl_seqs *seqs;
-    int32_t first, tokens; // of theirs, at most MSGL_INDEX_ROWS
-    int32_t heads, dim;    // of index queries
-    int32_t kv_heads;
-    int32_t size, top_k; // size * (top_k + 1) <= MSGL_INDEX_MAX_TOP_K
-    const void *q;       // [seqs' tokens, heads, dim]
-    size_t ld_q;
-    msgl_dtype dtype;
-    const void *pool;
-    const int32_t *pages;
-    size_t page_stride;
-    int32_t page_size;
-    float *scores; // [MSGL_INDEX_ROWS, max_blocks]
-    int32_t max_blocks;
-    // [kv_heads, tokens, list] and [kv_heads, tokens], as msgl_index_blocks_call says; list >=
-    // top_k * size + size - 1.
-    int32_t *keys, *counts;
-    int32_t list;
-} msgl_index_means_call;
-
 typedef struct msgl_index_list_call {
     const msgl_seqs *seqs; // chains: token i of a request sees those before it
     int32_t first, tokens; // of theirs
@@ -181,7 +165,7 @@ typedef struct msgl_index_kernels {
     void (*choose)(msgl_exec *x, const msgl_index_choose_call *c);
     void (*choose_blocks)(msgl_exec *x, const msgl_index_blocks_call *c);
     void (*store_means)(msgl_exec *x, const msgl_index_means_store_call *c);
-    void (*choose_means)(msgl_exec *x, const msgl_index_means_call *c);
+    void (*choose_means)(msgl_exec *x, const msgl_index_blocks_call *c);
     void (*list)(msgl_exec *x, const msgl_index_list_call *c);
 } msgl_index_kernels;
 

@@ -20,7 +20,7 @@ struct msgl_kernels;  // kernel/kernel.h
 struct msgl_wformat;  // kernel/wformat.h
 struct msgl_comm;     // distributed/communicator.h
 
-#define MSGL_PLUGIN_ABI 40 // changes with any struct that crosses the boundary
+#define MSGL_PLUGIN_ABI 41 // changes with any struct that crosses the boundary
 #define MSGL_PLUGIN_SYMBOL "msgl_device_plugin"
 
 // What one device of the kind is.

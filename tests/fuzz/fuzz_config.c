@@ -40,12 +40,6 @@ static void choose_blocks(msgl_exec *x, const msgl_index_blocks_call *c)
     __builtin_trap();
 }
 
-static void choose_means(msgl_exec *x, const msgl_index_means_call *c)
-{
-    (void)x, (void)c;
-    __builtin_trap();
-}
-
 static void plan(const msgl_model_config *cfg)
 {
     static const msgl_wformat formats[MSGL_WFORMATS] = {
@@ -53,7 +47,7 @@ static void plan(const msgl_model_config *cfg)
     const msgl_kernels kernels = {
         .gemm = {.formats = formats},
         .delta = {.supports = supports_delta},
-        .index = {.choose_blocks = choose_blocks, .choose_means = choose_means},
+        .index = {.choose_blocks = choose_blocks, .choose_means = choose_blocks},
         .streams = {.mix = mix}};
     msgl_err err = {0};
     msgl_model *m = calloc(1, sizeof *m);

@@ -144,26 +144,25 @@ static void choose(const fixture *f, const step *s, const msgl_kernels *k, msgl_
 {
     msgl_exec x = {.pool = threads};
     float *scores = malloc(sizeof *scores * MSGL_INDEX_ROWS * (KEYS / SIZE));
-    const msgl_index_means_call call = {.seqs = &s->seqs,
-                                        .first = first,
-                                        .tokens = tokens,
-                                        .heads = HEADS,
-                                        .dim = DIM,
-                                        .kv_heads = KV_HEADS,
-                                        .size = SIZE,
-                                        .top_k = TOP_K,
-                                        .q = s->qk,
-                                        .ld_q = (HEADS + 1) * DIM,
-                                        .dtype = dtype,
-                                        .pool = pool,
-                                        .pages = f->pages,
-                                        .page_stride = STRIDE,
-                                        .page_size = PAGE,
-                                        .scores = scores,
-                                        .max_blocks = KEYS / SIZE,
-                                        .keys = keys,
-                                        .counts = counts,
-                                        .list = LIST};
+    const msgl_index_blocks_call call = {.seqs = &s->seqs,
+                                         .first = first,
+                                         .tokens = tokens,
+                                         .heads = KV_HEADS,
+                                         .dim = DIM,
+                                         .queries = HEADS,
+                                         .size = SIZE,
+                                         .top_k = TOP_K,
+                                         .q = s->qk,
+                                         .ld_q = (HEADS + 1) * DIM,
+                                         .dtype = dtype,
+                                         .pool = pool,
+                                         .pages = f->pages,
+                                         .page_stride = STRIDE,
+                                         .page_size = PAGE,
+                                         .scores = scores,
+                                         .max_blocks = KEYS / SIZE,
+                                         .keys = keys,
+                                         .counts = counts};
     k->index.choose_means(&x, &call);
     free(scores);
 }
