@@ -7,10 +7,11 @@
 //
 //     pre  = sigmoid(scale_0 h + base) + eps          [n]     what the block reads is pre X
 //     post = 2 sigmoid(scale_1 h + base)              [n]
-//     comb = Sinkhorn(softmax(scale_2 H + base) + eps) [n, n]  rows and columns in turn to sums of
+//     comb = Sinkhorn(softmax(scale_2 H + base) + eps) [n, n]  columns and rows in turn to sums of
 //     1
 //
-// and a block's result y leaves X' = post y^T + comb^T X.
+// and a block's result y leaves X' = post y^T + comb^T X. All streams begin as a token's embedding
+// (msgl_streams_kernels.spread).
 #ifndef MSGL_KERNEL_HYPER_H
 #define MSGL_KERNEL_HYPER_H
 
@@ -48,8 +49,6 @@ typedef struct msgl_hyper_kernels {
                   int32_t rows, void *streams);
     // out = pre in, which is all that there is of the head.
     void (*head)(msgl_exec *x, const msgl_hyper *h, const void *in, int32_t rows, void *out);
-    // Every stream of out is in.
-    void (*spread)(msgl_exec *x, const msgl_hyper *h, const void *in, int32_t rows, void *out);
 } msgl_hyper_kernels;
 
 #endif

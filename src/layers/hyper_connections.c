@@ -33,10 +33,3 @@ void msgl__hyper_head(msgl_forward *f, const msgl_hyper_connection *h, const voi
     const msgl_hyper w = weights_of(h);
     f->k->hyper.head(f->x, &w, streams, rows, out);
 }
-
-void msgl__hyper_spread(msgl_forward *f, const msgl_hyper_connection *h, const void *in,
-                        void *streams, int32_t rows)
-{
-    const msgl_hyper w = weights_of(h);
-    f->k->hyper.spread(f->x, &w, in, rows, streams);
-}

@@ -24,8 +24,5 @@ void msgl__hyper_close(msgl_forward *f, const msgl_hyper_connection *h, const fl
 // The streams behind the last layer -> out [rows, dim].
 void msgl__hyper_head(msgl_forward *f, const msgl_hyper_connection *h, const void *streams,
                       void *out, int32_t rows);
-// in [rows, dim] -> streams, which are all the same.
-void msgl__hyper_spread(msgl_forward *f, const msgl_hyper_connection *h, const void *in,
-                        void *streams, int32_t rows);
 
 #endif

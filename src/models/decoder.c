@@ -496,7 +496,8 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     msgl__embed(f, &m->embed, c->decoder.embed_scale, ids, b.residual, b.cos_sin);
     const msgl_step_streams *streams = &b.streams;
     if (streams->all != NULL) {
-        msgl__hyper_spread(f, &decoder->hyper_head, b.residual, streams->all, tokens);
+        f->k->streams.spread(f->x, b.residual, tokens, decoder->hyper_head.streams, c->hidden_size,
+                             streams->all);
     }
     f->row_ids = f->ids;
     if (f->first_stream != NULL) {
