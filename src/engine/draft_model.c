@@ -35,6 +35,14 @@ typedef struct draft_step {
     proposal *of;
 } draft_step;
 
+// What a part of the step being built is of.
+typedef struct part_source {
+    int32_t req;   // the target's request
+    int32_t row;   // of that in the target's step, its first
+    int32_t state; // of a chain: the head's state that its row reads
+    int32_t past;  // of several heads: kept states of tokens before it
+} part_source;
+
 enum { MOST_ENGINES = 4 };
 
 // What there is of a row of the page table.
@@ -53,9 +61,7 @@ struct msgl_draft_model {
     int32_t target_vocab;
     draft_row *rows;         // [max_running]
     msgl_batch_req *parts;   // [2, max_running] of the step being built: as they come, in order
-    int32_t *part_req;       // [max_running] the target's request that each part is of
-    int32_t *part_state;     // [max_running] of a chain: the head's state that its row reads
-    int32_t *part_past;      // [max_running] of several heads: kept states of tokens before it
+    part_source *sources;    // [max_running] of these parts
     msgl_hidden_keep *keeps; // [max_running * heads behind the first] of the step being built
     draft_step steps[MOST_ENGINES][2];
     int32_t slot;       // of steps, the next one's; of several heads, of each one's
@@ -115,11 +121,13 @@ static int check_head(const msgl_engine *e, const msgl_engine *draft, msgl_err *
     const msgl_head_config *h = &draft->model.cfg.decoder.head;
     const msgl_model_config *c = &e->model.cfg;
     if (h->kind == MSGL_HEAD_NONE) return 0;
-    if (h->kind == MSGL_HEAD_EAGLE3 && c->decoder.streams.num > 0) {
+    const bool gated = c->decoder.streams.num > 0;
+    const int32_t streams = gated ? c->decoder.streams.num : c->decoder.hyper.streams;
+    if (h->kind == MSGL_HEAD_EAGLE3 && streams > 0) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "EAGLE3: a head reads one residual stream, and %s has %d (hc_count); "
+                             "EAGLE3: a head reads one residual stream, and %s has %d (%s); "
                              "allowed: SUFFIX, STANDALONE",
-                             c->arch->name, (int)c->decoder.streams.num);
+                             c->arch->name, (int)streams, gated ? "hc_count" : "hc_mult");
     }
     if (h->state_dim != c->hidden_size || h->vocab != c->vocab_size) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -127,12 +135,6 @@ static int check_head(const msgl_engine *e, const msgl_engine *draft, msgl_err *
                              "%d",
                              (int)h->state_dim, (int)h->vocab, (int)c->hidden_size,
                              (int)c->vocab_size);
-    }
-    if (e->hidden.kind == MSGL_HIDDEN_LAYERS && c->decoder.hyper.streams > 0) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "a head that reads what is behind layers; allowed: of models whose "
-                             "residual is one stream, and this one's is %d (hc_mult)",
-                             (int)c->decoder.hyper.streams);
     }
     const int32_t *layers = e->hidden.layers;
     if (e->hidden.kind != MSGL_HIDDEN_LAYERS ||
@@ -173,9 +175,7 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
     const size_t n = (size_t)d->engine->max_running;
     d->rows = msgl__calloc(n, sizeof *d->rows);
     d->parts = msgl__calloc(2 * n, sizeof *d->parts);
-    d->part_req = msgl__calloc(n, sizeof *d->part_req);
-    d->part_state = msgl__calloc(n, sizeof *d->part_state);
-    d->part_past = msgl__calloc(n, sizeof *d->part_past);
+    d->sources = msgl__calloc(n, sizeof *d->sources);
     d->keeps = msgl__calloc(n * MOST_ENGINES, sizeof *d->keeps);
     d->count = msgl__calloc(n, sizeof *d->count);
     d->drafts = msgl__calloc(n * MSGL_MAX_DRAFTS, sizeof *d->drafts);
@@ -189,9 +189,8 @@ static int allocate(msgl_draft_model *d, msgl_err *err)
                                    .target_vocab = d->target_vocab};
     bool ok = msgl__drawing_create(&d->drawing, d->engine->topk, (int32_t)n) == 0 &&
               d->parents != NULL && d->shares != NULL && d->from_rows != NULL &&
-              d->part_state != NULL && d->part_past != NULL && d->keeps != NULL &&
-              d->rows != NULL && d->parts != NULL && d->part_req != NULL && d->count != NULL &&
-              d->drafts != NULL && d->ended != NULL;
+              d->sources != NULL && d->keeps != NULL && d->rows != NULL && d->parts != NULL &&
+              d->count != NULL && d->drafts != NULL && d->ended != NULL;
     for (int32_t i = 0; i < 2 * d->num_engines; i++) {
         draft_step *step = &d->steps[i / 2][i % 2];
         step->of = msgl__calloc(n, sizeof *step->of);
@@ -353,9 +352,7 @@ void msgl__draft_model_destroy(msgl_draft_model *d)
     for (int32_t i = d->num_engines - 1; i >= 0; i--) msgl__engine_destroy(d->engines[i]);
     msgl__free(d->rows);
     msgl__free(d->parts);
-    msgl__free(d->part_req);
-    msgl__free(d->part_state);
-    msgl__free(d->part_past);
+    msgl__free(d->sources);
     msgl__free(d->keeps);
     msgl__free(d->count);
     msgl__free(d->drafts);
@@ -467,10 +464,12 @@ static void ask(const msgl_draft_model *d, msgl_batch_req *part)
 // The parts of the first step, as the target's step has them; how many.
 static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
 {
-    int32_t n = 0, room = d->engine->max_step_tokens;
+    int32_t n = 0, first_row = 0, room = d->engine->max_step_tokens;
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
+        const int32_t row = first_row;
         int32_t begin, end;
+        first_row += msgl__extend_len(r);
         tokens_of(d, s, i, &begin, &end);
         const bool all = end - begin <= room;
         if (!all) end = begin + room;
@@ -478,12 +477,11 @@ static int32_t first_parts(msgl_draft_model *d, const msgl_engine_step *s)
         room -= end - begin;
         d->parts[n] = part_of(r, begin, end, all && r->sample && r->propose > 0);
         if (draws(r)) ask(d, &d->parts[n]);
-        draft_row *row = &d->rows[r->table_idx];
-        const int32_t past = row->past + end - begin, most = d->num_engines - 1;
-        d->part_past[n] = row->past;
-        d->part_req[n++] = i;
-        row->len = end;
-        row->past = past < most ? past : most;
+        draft_row *known = &d->rows[r->table_idx];
+        const int32_t past = known->past + end - begin, most = d->num_engines - 1;
+        d->sources[n++] = (part_source){.req = i, .row = row, .past = known->past};
+        known->len = end;
+        known->past = past < most ? past : most;
     }
     return n;
 }
@@ -500,15 +498,13 @@ static void find_targets(const msgl_draft_model *d, const msgl_engine_step *s, i
                          int32_t begin, int32_t *states)
 {
     const msgl_batch_req *part = &d->parts[k];
-    const int32_t req = d->part_req[k], cached = s->reqs[req].cached_len;
+    const int32_t req = d->sources[k].req, cached = s->reqs[req].cached_len;
     const int32_t *chosen = s->reqs[req].num_drafts > 0 ? s->chosen_row + s->cu_tokens[req] : NULL;
-    int32_t first = 0;
-    for (int32_t i = 0; i < req; i++) first += msgl__extend_len(&s->reqs[i]);
     for (int32_t p = begin; p < part->device_len; p++) {
         const int32_t at = p - cached;
         *states++ =
             at < 0 ? msgl__hidden_kept(d->engine->parent, s->batch.step_slot, part->table_idx, p)
-                   : first + (chosen != NULL ? chosen[at] : at);
+                   : d->sources[k].row + (chosen != NULL ? chosen[at] : at);
     }
 }
 
@@ -535,10 +531,10 @@ static void find_own(const msgl_draft_model *d, int32_t k, int32_t *states)
 {
     const msgl_batch_req *part = &d->parts[k];
     if (part->num_drafts == 0) {
-        states[0] = d->part_state[k]; // of a chain
+        states[0] = d->sources[k].state; // of a chain
         return;
     }
-    const msgl_drawn_tree *t = &d->drawing.trees[d->part_req[k]];
+    const msgl_drawn_tree *t = &d->drawing.trees[d->sources[k].req];
     memcpy(states, t->states, (size_t)part->num_drafts * sizeof *states);
 }
 
@@ -567,7 +563,7 @@ static int send(msgl_draft_model *d, const msgl_engine_step *s, int32_t i, bool 
             b.num_tokens += msgl__extend_len(part);
             b.num_decode += single;
             if (part->logits_from == msgl__extend_len(part)) continue;
-            step->of[step->num++] = (proposal){.req = d->part_req[k],
+            step->of[step->num++] = (proposal){.req = d->sources[k].req,
                                                .part = b.size - 1,
                                                .len = part->device_len - part->num_drafts,
                                                .state = d->num_states};
@@ -618,8 +614,7 @@ static int32_t next_parts(msgl_draft_model *d, const msgl_engine_step *s, int32_
         room -= msgl__extend_len(&part) - part.logits_from;
         if (d->engine->shift > 0 && room < 0) break;
         d->parts[n] = part;
-        d->part_state[n] = p->state;
-        d->part_req[n++] = p->req;
+        d->sources[n++] = (part_source){.req = p->req, .state = p->state};
         if (!draws(r)) d->rows[r->table_idx].len = p->len + 1;
     }
     return n;
@@ -660,7 +655,7 @@ static int follow_alone(msgl_draft_model *d, const msgl_engine_step *s, bool tre
 // How many heads part k is for: of a chunk all, which will want its K and V.
 static int32_t heads_of(const msgl_draft_model *d, const msgl_engine_step *s, int32_t k)
 {
-    const int32_t req = d->part_req[k], most = d->num_engines, asked = s->reqs[req].propose;
+    const int32_t req = d->sources[k].req, most = d->num_engines, asked = s->reqs[req].propose;
     return is_answer(s, req) && asked < most ? asked : most;
 }
 
@@ -672,20 +667,19 @@ static int32_t parts_of_head(msgl_draft_model *d, const msgl_engine_step *s, int
     for (int32_t k = 0; k < n; k++) room -= msgl__extend_len(&d->parts[k]);
     for (int32_t k = 0; k < n; k++) {
         msgl_batch_req part = d->parts[k];
-        const int32_t req = d->part_req[k], past = d->part_past[k];
+        const part_source from = d->sources[k];
         if (heads_of(d, s, k) <= at) continue;
-        if (past >= at && room > 0) {
+        if (from.past >= at && room > 0) {
             part.cached_len--;
             part.logits_from++;
             room--;
         }
-        if (s->reqs[req].propose <= at) {
+        if (s->reqs[from.req].propose <= at) {
             part.sample = false;
             part.logits_from = msgl__extend_len(&part);
         }
         d->parts[kept] = part;
-        d->part_past[kept] = past;
-        d->part_req[kept++] = req;
+        d->sources[kept++] = from;
     }
     return kept;
 }

@@ -256,14 +256,20 @@ static void test_auto(void **state)
 static void test_streams_refused(void **state)
 {
     (void)state;
-    const char *const target = MSGL_SOURCE_DIR "/tests/vectors/models/qwen4_exp";
-    msgl_options o = harness_config(target, "float32");
-    harness h;
-    msgl_err err = {0};
-    o.speculative_algorithm = "EAGLE3";
-    o.speculative_draft_model_path = MSGL_SOURCE_DIR "/tests/vectors/drafts/eagle3/draft";
-    assert_int_equal(harness_try_open(&h, &o, &err), MSGL_EUNSUPPORTED);
-    assert_non_null(strstr(err.text, "Qwen4ExpForCausalLM has 3 (hc_count); allowed: SUFFIX"));
+    static const char *const refused[][2] = {
+        {"qwen4_exp", "Qwen4ExpForCausalLM has 3 (hc_count); allowed: SUFFIX"},
+        {"deepseek_v4", "DeepseekV4ForCausalLM has 4 (hc_mult); allowed: SUFFIX"}};
+    for (size_t i = 0; i < MSGL_COUNT(refused); i++) {
+        char target[256];
+        harness h;
+        msgl_err err = {0};
+        snprintf(target, sizeof target, MSGL_SOURCE_DIR "/tests/vectors/models/%s", refused[i][0]);
+        msgl_options o = harness_config(target, "float32");
+        o.speculative_algorithm = "EAGLE3";
+        o.speculative_draft_model_path = MSGL_SOURCE_DIR "/tests/vectors/drafts/eagle3/draft";
+        assert_int_equal(harness_try_open(&h, &o, &err), MSGL_EUNSUPPORTED);
+        if (strstr(err.text, refused[i][1]) == NULL) fail_msg("%s", err.text);
+    }
 }
 
 // The shipped model with a head, and its question computed; how many tokens that has.
