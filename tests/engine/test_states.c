@@ -151,10 +151,10 @@ static void check_answers(const char *dir)
     harness_step(&f.h, MSGL_PREFILL, reqs, 2);
     expect(&f, 0, 32, TOKENS);
     expect(&f, TOKENS - 32, 35, 40);
-    // Nobody but row 0 to 4, and the checkpoints 1, 2 and 4, has anything.
     for (int32_t g = 0; g < f.h.e->specs.count; g++) check_used(&f.h.e->groups[g].pool);
     close_model(&f);
 }
+
 static void test_saves(void **state)
 {
     (void)state;
