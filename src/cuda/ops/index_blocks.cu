@@ -284,10 +284,10 @@ static __device__ __forceinline__ int32_t list_keys(const msgl_index_blocks_call
 static __global__ __launch_bounds__(PICK_WARPS *
                                     32) void pick_kernel(const __grid_constant__ blocks_args a)
 {
-    __shared__ __align__(16) int32_t counts[MSGL_DIGITS * MSGL_BINS];
+    __shared__ __align__(16) int32_t counts[MSGL_COUNTS];
     __shared__ int2 tallies[PICK_WARPS];
     const msgl_index_blocks_call &c = a.c;
-    for (int32_t i = threadIdx.x; i < MSGL_DIGITS * MSGL_BINS; i += PICK_WARPS * 32) counts[i] = 0;
+    msgl_clear_counts(counts, 1, PICK_WARPS * 32);
     __syncthreads();
     msgl__pdl_wait();
     msgl__pdl_trigger();

@@ -24,7 +24,7 @@ enum {
     MOST_TOKENS = 8192, // of a split, by its shared memory
 };
 
-static_assert(MSGL_DIGITS * MSGL_BINS * 4 == MSGL_SPARSE_COUNT_BYTES, "");
+static_assert(MSGL_COUNTS * 4 == MSGL_SPARSE_COUNT_BYTES, "");
 
 // What one round's launches are told.
 typedef struct sparse_round {
@@ -184,7 +184,7 @@ static __device__ __forceinline__ void keep_largest(const msgl_sparse_call &c, c
     const msgl_row r = {orders + row * pitch, len, warp % warps, warps};
     msgl_least least = {0, b.count}; // all
     if (b.count > c.heavy_tokens) {
-        least = msgl_find_least(r, c.heavy_tokens, counts + row * MSGL_DIGITS * MSGL_BINS);
+        least = msgl_find_least(r, c.heavy_tokens, counts + row * MSGL_COUNTS);
     }
     const size_t rows = (size_t)blockIdx.z * c.dense.attn.num_q_heads + b.head + row;
     const size_t at = rows * c.room + (size_t)blockIdx.y * b.kept;
@@ -210,16 +210,14 @@ static __global__ __launch_bounds__(PICK_THREADS,
     for (int32_t i = threadIdx.x; i < c.heavy_channels; i += PICK_THREADS) {
         room.channels[i] = c.channels[b.kv_head * c.heavy_channels + i];
     }
-    for (int32_t i = threadIdx.x; i < b.rows * MSGL_DIGITS * MSGL_BINS; i += PICK_THREADS) {
-        counts[i] = 0;
-    }
+    msgl_clear_counts(counts, b.rows, PICK_THREADS);
     __syncthreads();
     msgl__pdl_wait();
     msgl__pdl_trigger();
     if (newest) fill_newest(c, b, &room);
     if (!sparse || b.count == 0) return;
     fill_queries(c, b, &room);
-    uint32_t *orders = (uint32_t *)(counts + b.rows * MSGL_DIGITS * MSGL_BINS);
+    uint32_t *orders = (uint32_t *)(counts + b.rows * MSGL_COUNTS);
     score_keys<T>(c, b, slot, newest, pitch, &room, orders);
     __syncthreads();
     keep_largest(c, b, orders, pitch, counts, &room);
@@ -245,14 +243,14 @@ __launch_bounds__(ATTEND_THREADS) void sparse_attend(const __grid_constant__ msg
                                                      sparse_round round)
 {
     extern __shared__ int32_t slots[]; // of the split's tokens
-    __shared__ __align__(16) int32_t counts[MSGL_DIGITS * MSGL_BINS];
+    __shared__ __align__(16) int32_t counts[MSGL_COUNTS];
     __shared__ int2 tallies[ATTEND_WARPS];
     __shared__ msgl_dots_room<HD, ATTEND_THREADS> room;
     const msgl_cuda_attn_call &a = c.dense.attn;
     const int32_t head = blockIdx.x, split = blockIdx.y, req = round.first + blockIdx.z;
     const int32_t splits = gridDim.y, len = a.seqlens_k[req];
     const msgl_page_row table = msgl__page_row(a, a.table_rows[req]);
-    for (int32_t i = threadIdx.x; i < MSGL_DIGITS * MSGL_BINS; i += ATTEND_THREADS) counts[i] = 0;
+    msgl_clear_counts(counts, 1, ATTEND_THREADS);
     __syncthreads();
     msgl__pdl_wait();
     msgl__pdl_trigger();

@@ -9,7 +9,12 @@
 
 #include "attention/triton/splits.h"
 
-enum { MSGL_DIGIT = 8, MSGL_DIGITS = 32 / MSGL_DIGIT, MSGL_BINS = 1 << MSGL_DIGIT };
+enum {
+    MSGL_DIGIT = 8,
+    MSGL_DIGITS = 32 / MSGL_DIGIT,
+    MSGL_BINS = 1 << MSGL_DIGIT,
+    MSGL_COUNTS = MSGL_DIGITS * MSGL_BINS, // of a row
+};
 
 // A number whose order is the score's, -0 and 0 being equal.
 static __device__ __forceinline__ uint32_t msgl_order_of(float score)
@@ -58,6 +63,13 @@ static __device__ __forceinline__ uint32_t msgl_find_digit(const int32_t *counts
     const int owner = (__ffs(here) - 1) & 31; // one lane's, but for rows without scores
     *left -= __shfl_sync(~0u, above, owner);
     return (uint32_t)__shfl_sync(~0u, digit, owner) & (MSGL_BINS - 1);
+}
+
+// Zeros for msgl_find_least, by a block of `threads`, which then waits for all of them.
+static __device__ __forceinline__ void msgl_clear_counts(int32_t *counts, int32_t rows,
+                                                         int32_t threads)
+{
+    for (int32_t i = threadIdx.x; i < rows * MSGL_COUNTS; i += threads) counts[i] = 0;
 }
 
 // By radix, the highest digit first. len >= n; counts: of the row, shared memory,
