@@ -15,9 +15,7 @@
 #include "kernel/index.h"
 
 enum {
-    MAX_DIM = 256, // MSGL_INDEX_MAX_DIM
     STORE_WARPS = 4,
-    KEYS = 64, // of a block
     SCORE_WARPS = 4,
     PICK_WARPS = 16,
 };
@@ -71,7 +69,7 @@ template <typename T>
 static __global__ void __launch_bounds__(STORE_WARPS * 32)
     store_kernel(const msgl_index_store_call c)
 {
-    __shared__ float rows[STORE_WARPS][MAX_DIM];
+    __shared__ float rows[STORE_WARPS][MSGL_INDEX_MAX_DIM];
     const size_t t = blockIdx.x;
     const int warp = (int)threadIdx.x / 32;
     const float *cos_sin = c.cos_sin + t * 2 * (size_t)c.half;
@@ -133,42 +131,30 @@ static __device__ __forceinline__ float positive(float s)
     return s < 0.f ? 0.f : s; // a NaN stays one
 }
 
-template <typename T, int DIM> struct score_shape {
-    static const int PITCH = DIM * 2 + 16; // bytes
-    static const int BYTES = KEYS * PITCH;
-};
-
-// Block (64 keys, token). A warp has every fourth sixteen of the queries.
+// Block (a tile of keys, token). A warp has every fourth sixteen of the queries.
 template <typename T, int DIM>
 static __global__ __launch_bounds__(SCORE_WARPS *
                                     32) void score_kernel(const __grid_constant__ choose_args a)
 {
-    typedef score_shape<T, DIM> S;
-    __shared__ __align__(128) char keys[S::BYTES];
-    __shared__ float sums[SCORE_WARPS][KEYS];
+    const int PITCH = msgl_index_tile<DIM>::PITCH;
+    __shared__ __align__(128) char keys[msgl_index_tile<DIM>::BYTES];
+    __shared__ float sums[SCORE_WARPS][INDEX_KEYS];
     const msgl_index_choose_call &c = a.c;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     msgl__pdl_wait();
     msgl__pdl_trigger();
-    const int32_t token = a.first + (int32_t)blockIdx.y, key0 = (int32_t)blockIdx.x * KEYS;
+    const int32_t token = a.first + (int32_t)blockIdx.y, key0 = (int32_t)blockIdx.x * INDEX_KEYS;
     const msgl_index_token of = find_token(a, token);
     if (of.keys <= c.top_k || key0 >= of.keys) return;
 
     const uint32_t tile = msgl__shared_address(keys);
-    for (int32_t i = threadIdx.x; i < KEYS * (DIM / 8); i += SCORE_WARPS * 32) {
-        const int32_t row = i / (DIM / 8), chunk = i % (DIM / 8);
-        const bool there = key0 + row < of.keys && chunk * 8 < c.dim;
-        const T *from = (const T *)c.pool;
-        if (there) from += (size_t)of.table[key0 + row] * (size_t)c.dim + chunk * 8;
-        msgl__copy_async_16(tile + row * S::PITCH + chunk * 16, from, there);
-    }
-    msgl__copy_async_commit();
-    for (int32_t i = lane; i < KEYS; i += 32) sums[warp][i] = 0.f;
+    msgl__ask_index_tile<T, DIM, SCORE_WARPS * 32>(c.pool, c.dim, of.table, key0, of.keys, tile);
+    for (int32_t i = lane; i < INDEX_KEYS; i += 32) sums[warp][i] = 0.f;
     msgl__copy_async_wait<0>();
     __syncthreads();
 
     const T *q = (const T *)c.q + (size_t)token * c.ld_q;
-    const uint32_t at = tile + lane % 8 * S::PITCH + lane / 8 * 16;
+    const uint32_t at = tile + lane % 8 * PITCH + lane / 8 * 16;
     for (int32_t head0 = warp * 16; head0 < c.heads; head0 += SCORE_WARPS * 16) {
         uint32_t queries[DIM / 16][4];
         float weight[2];
@@ -188,15 +174,9 @@ static __global__ __launch_bounds__(SCORE_WARPS *
                 }
             }
         }
-        for (int nb = 0; nb < KEYS / 8; nb++) {
+        for (int nb = 0; nb < INDEX_KEYS / 8; nb++) {
             float s[4] = {}, x[2];
-#pragma unroll
-            for (int ks = 0; ks < DIM / 16; ks += 2) {
-                uint32_t k[4];
-                msgl__load_matrix_4(at + nb * 8 * S::PITCH + ks * 32, k);
-                msgl__mma(s, queries[ks], k[0], k[1], T());
-                msgl__mma(s, queries[ks + 1], k[2], k[3], T());
-            }
+            msgl__index_products<T, DIM>(queries, at + nb * 8 * PITCH, s);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 x[i] = weight[0] * positive(s[i]) + weight[1] * positive(s[2 + i]);
@@ -211,7 +191,7 @@ static __global__ __launch_bounds__(SCORE_WARPS *
     }
     __syncthreads();
     uint32_t *orders = (uint32_t *)c.scores + (size_t)blockIdx.y * (size_t)c.max_keys;
-    for (int32_t i = threadIdx.x; i < KEYS && key0 + i < of.keys; i += SCORE_WARPS * 32) {
+    for (int32_t i = threadIdx.x; i < INDEX_KEYS && key0 + i < of.keys; i += SCORE_WARPS * 32) {
         float sum = 0.f;
 #pragma unroll
         for (int w = 0; w < SCORE_WARPS; w++) sum += sums[w][i];
@@ -250,7 +230,7 @@ static __global__ __launch_bounds__(PICK_WARPS *
 template <typename T, int DIM>
 static void choose_rows(msgl_exec *x, const choose_args &a, int32_t num, int32_t most)
 {
-    const unsigned blocks = (unsigned)((most + KEYS - 1) / KEYS);
+    const unsigned blocks = (unsigned)((most + INDEX_KEYS - 1) / INDEX_KEYS);
     if (most > a.c.top_k) {
         MSGL_CUDA_TRY(x, msgl__launch(score_kernel<T, DIM>, dim3(blocks, (unsigned)num),
                                       dim3(SCORE_WARPS * 32), 0, msgl__cuda_stream(x), a));

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the two choices of family index share: where a new token's keys are.
+// What the two choices of family index share: where a new token's keys are, and products of sixteen
+// queries, rows of the tensor cores' tiles, with a tile of keys.
 #ifndef MSGL_CUDA_OPS_INDEX_CUH
 #define MSGL_CUDA_OPS_INDEX_CUH
 
 #include "core/batch.h"
 #include "cuda/attn/page_row.cuh"
 #include "cuda/owner.cuh"
+#include "cuda/ptx/copy.cuh"
+#include "cuda/ptx/mma.cuh"
 
 // A new token: its request, whose last new token is `last`, the table of that, and the keys that
 // the token sees.
@@ -30,6 +33,46 @@ static __device__ __forceinline__ msgl_index_token msgl__index_token(const msgl_
     t.last = s.dev_cu_seqlens_q[req + 1] - 1;
     t.keys = s.dev_seqlens_k[req] - (t.last - token);
     return t;
+}
+
+enum { INDEX_KEYS = 64 }; // of a tile
+
+// A tile in shared memory.
+template <int DIM> struct msgl_index_tile {
+    static const int PITCH = DIM * 2 + 16; // bytes
+    static const int BYTES = INDEX_KEYS * PITCH;
+};
+
+// Asks for the keys of positions [at, end), at most INDEX_KEYS, of `dim` elements, and zeros behind
+// both; by a block of THREADS, one group of copies.
+template <typename T, int DIM, int THREADS>
+static __device__ __forceinline__ void msgl__ask_index_tile(const void *pool, int32_t dim,
+                                                            const msgl_page_row &table, int32_t at,
+                                                            int32_t end, uint32_t tile)
+{
+    for (int32_t i = threadIdx.x; i < INDEX_KEYS * (DIM / 8); i += THREADS) {
+        const int32_t row = i / (DIM / 8), chunk = i % (DIM / 8);
+        const bool there = at + row < end && chunk * 8 < dim;
+        const T *from = (const T *)pool;
+        if (there) from += (size_t)table[at + row] * (size_t)dim + chunk * 8;
+        msgl__copy_async_16(tile + row * msgl_index_tile<DIM>::PITCH + chunk * 16, from, there);
+    }
+    msgl__copy_async_commit();
+}
+
+// Adds the products of a warp's sixteen queries with eight keys of a tile to s. at: of the lane,
+// for msgl__load_matrix_4: its row of those is lane % 8, from byte lane / 8 * 16 on.
+template <typename T, int DIM>
+static __device__ __forceinline__ void msgl__index_products(const uint32_t (&queries)[DIM / 16][4],
+                                                            uint32_t at, float (&s)[4])
+{
+#pragma unroll
+    for (int ks = 0; ks < DIM / 16; ks += 2) {
+        uint32_t k[4];
+        msgl__load_matrix_4(at + ks * 32, k);
+        msgl__mma(s, queries[ks], k[0], k[1], T());
+        msgl__mma(s, queries[ks + 1], k[2], k[3], T());
+    }
 }
 
 #endif

@@ -22,7 +22,6 @@
 #include "kernel/index.h"
 
 enum {
-    KEYS = 64, // of a tile
     WARPS = 4,
     ROWS = 16,   // of a warp
     RANGE = 512, // keys of a thread block, or one block of keys
@@ -77,11 +76,6 @@ static __device__ __forceinline__ void keep_score(const msgl_index_blocks_call &
 
 // --- scores by tensor cores ----------------------------------------------------------------------
 
-template <int DIM> struct score_shape {
-    static const int PITCH = DIM * 2 + 16; // bytes
-    static const int BYTES = KEYS * PITCH;
-};
-
 // A warp's sixteen rows of a run, from row0 on: queries as operands, zeros behind the run's rows
 // and behind dim.
 template <typename T, int DIM> struct warp_rows {
@@ -112,22 +106,6 @@ template <typename T, int DIM> struct warp_rows {
     }
 };
 
-// Asks for keys [at, end) of a run, at most KEYS, and zeros behind them.
-template <typename T, int DIM>
-static __device__ __forceinline__ void ask_tile(const msgl_index_blocks_call &c,
-                                                const blocks_run &run, int32_t at, int32_t end,
-                                                uint32_t tile)
-{
-    for (int32_t i = threadIdx.x; i < KEYS * (DIM / 8); i += WARPS * 32) {
-        const int32_t row = i / (DIM / 8), chunk = i % (DIM / 8);
-        const bool there = at + row < end && chunk * 8 < c.dim;
-        const T *from = (const T *)c.pool;
-        if (there) from += (size_t)run.table[at + row] * (size_t)c.dim + chunk * 8;
-        msgl__copy_async_16(tile + row * score_shape<DIM>::PITCH + chunk * 16, from, there);
-    }
-    msgl__copy_async_commit();
-}
-
 // Raises best[r], of the lane's rows lane / 4 and 8 behind it, to their products with the warp's
 // share of a tile's keys, [from, from + num) of those from position `at` on, that they see.
 template <typename T, int DIM>
@@ -136,8 +114,7 @@ score_tile(const msgl_index_blocks_call &c, const blocks_run &run, const warp_ro
            uint32_t tile, int32_t at, int32_t end, int32_t from, int32_t num, float (&best)[2])
 {
     const int32_t lane = threadIdx.x % 32;
-    const uint32_t mine =
-        tile + lane % 8 * score_shape<DIM>::PITCH + lane / 8 * 16; // of load_matrix_4
+    const uint32_t mine = tile + lane % 8 * msgl_index_tile<DIM>::PITCH + lane / 8 * 16;
     int32_t seen[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -145,13 +122,7 @@ score_tile(const msgl_index_blocks_call &c, const blocks_run &run, const warp_ro
     }
     for (int32_t n = from; n < from + num && at + n < end; n += 8) {
         float s[4] = {};
-#pragma unroll
-        for (int ks = 0; ks < DIM / 16; ks += 2) {
-            uint32_t k[4];
-            msgl__load_matrix_4(mine + n * score_shape<DIM>::PITCH + ks * 32, k);
-            msgl__mma(s, w.queries[ks], k[0], k[1], T());
-            msgl__mma(s, w.queries[ks + 1], k[2], k[3], T());
-        }
+        msgl__index_products<T, DIM>(w.queries, mine + n * msgl_index_tile<DIM>::PITCH, s);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int32_t key = at + n + lane % 4 * 2 + i % 2;
@@ -167,7 +138,7 @@ static __device__ __forceinline__ void
 score_rows(const msgl_index_blocks_call &c, const blocks_run &run, int32_t row0, int32_t begin,
            int32_t end, char *keys, float (&all)[WARPS][ROWS])
 {
-    const int SHARES = WARPS / ROW_WARPS, SHARE = KEYS / SHARES;
+    const int SHARES = WARPS / ROW_WARPS, SHARE = INDEX_KEYS / SHARES;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int32_t most = run.keys + (run.end - run.first - 1);
     const uint32_t tile = msgl__shared_address(keys);
@@ -176,8 +147,8 @@ score_rows(const msgl_index_blocks_call &c, const blocks_run &run, int32_t row0,
     for (int32_t block = begin; block < end; block++) {
         const int32_t last = min((block + 1) * c.size, most);
         float best[2] = {-INFINITY, -INFINITY};
-        for (int32_t at = block * c.size; at < last; at += KEYS) {
-            ask_tile<T, DIM>(c, run, at, last, tile);
+        for (int32_t at = block * c.size; at < last; at += INDEX_KEYS) {
+            msgl__ask_index_tile<T, DIM, WARPS * 32>(c.pool, c.dim, run.table, at, last, tile);
             msgl__copy_async_wait<0>();
             __syncthreads();
             if (w.row0 < w.rows) {
@@ -211,7 +182,7 @@ template <typename T, int DIM, int ROW_WARPS>
 static __global__ __launch_bounds__(WARPS *
                                     32) void score_kernel(const __grid_constant__ blocks_args a)
 {
-    __shared__ __align__(128) char keys[score_shape<DIM>::BYTES];
+    __shared__ __align__(128) char keys[msgl_index_tile<DIM>::BYTES];
     __shared__ float all[WARPS][ROWS];
     const msgl_index_blocks_call &c = a.c;
     msgl__pdl_wait();
