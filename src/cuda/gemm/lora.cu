@@ -2,11 +2,11 @@
 //
 // Low-rank adapters of a linear layer (msgl_lora_tiles_call): h = A x, then y += B h, each one
 // kernel for all adapters, rows and parts. A block has a tile: rows of one adapter. The first
-// kernel cuts k into pieces of SPLIT, a block each, and leaves their partial sums; the second one
-// adds them up, in the order of k, and has a multiple of COLUMNS columns a block. With so many rows
-// that tiles alone fill the GPU, one block takes all pieces, and adds them up in the same order, so
-// that a row's bits do not depend on how many rows there are. Here: tiles of up to 64 rows, and
-// f32; lora_few.cuh: tiles of up to 8 rows, of decode steps.
+// kernel cuts k into pieces of LORA_SPLIT, a block each, and leaves their partial sums; the second
+// one adds them up, in the order of k, and has a multiple of LORA_COLUMNS columns a block. With so
+// many rows that tiles alone fill the GPU, one block takes all pieces, and adds them up in the same
+// order, so that a row's bits do not depend on how many rows there are. Here: tiles of up to 64
+// rows, and f32; lora_few.cuh: tiles of up to 8 rows, of decode steps.
 //
 // Both kernels read their weights, which no kernel writes, before they wait for the kernel in front
 // (cuda/launch.cuh).
@@ -20,21 +20,11 @@
 #include "cuda/launch.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/vec8.cuh"
-#include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/mma.cuh"
 
 enum {
-    WARPS = LORA_WARPS,
-    THREADS = LORA_THREADS,
-    SPLIT = LORA_SPLIT,
-    WARP_K = LORA_WARP_K,
-    CHUNK = LORA_CHUNK,
-    CHUNKS = LORA_CHUNKS,
     SPLIT_ROWS = 512, // up to here partial sums go through memory
-    COLUMNS = LORA_COLUMNS,
-    WARP_COLUMNS = LORA_WARP_COLUMNS,
-    SETS = WARP_COLUMNS / 32,
-    MAX_RANK = LORA_MAX_RANK,
+    SETS = LORA_WARP_COLUMNS / 32,
     FRAGMENTS = MSGL_LORA_MOST_TILE / 16, // of a tile's rows
     GROUPS = 4,                           // of 8 ranks at a time
 };
@@ -44,7 +34,7 @@ enum {
 // The weights of one piece for a warp: rank rows [rank, rank + 8 GROUPS) in fragments of 8.
 template <typename T>
 static __device__ void load_a(const lora_args &g, const msgl_lora_entry *e, int rank, int k0,
-                              uint4 a[CHUNKS][GROUPS])
+                              uint4 a[LORA_CHUNKS][GROUPS])
 {
     const int lane = (int)threadIdx.x % 32, k = g.c.k;
 #pragma unroll
@@ -52,8 +42,8 @@ static __device__ void load_a(const lora_args &g, const msgl_lora_entry *e, int 
         const int row = rank + 8 * j + lane / 4;
         const T *p = row < e->ranks ? (const T *)e->a + (size_t)row * (size_t)k : NULL;
 #pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            a[i][j] = load_row(p, k0 + i * CHUNK + lane % 4 * 8, k, g.vectors);
+        for (int i = 0; i < LORA_CHUNKS; i++) {
+            a[i][j] = load_row(p, k0 + i * LORA_CHUNK + lane % 4 * 8, k, g.vectors);
         }
     }
 }
@@ -67,13 +57,13 @@ template <typename T> struct x_rows {
 // acc += x A^T over the warp's quarter of a piece. Of a chunk lane % 4 = 1 has elements [8, 16) of
 // its rows of x and of A: both operands have k in the same order, which is all that a sum asks.
 template <typename T>
-static __device__ void multiply_piece(const lora_args &g, const uint4 a[CHUNKS][GROUPS], int k0,
-                                      x_rows<T> *x, float acc[FRAGMENTS][GROUPS][4])
+static __device__ void multiply_piece(const lora_args &g, const uint4 a[LORA_CHUNKS][GROUPS],
+                                      int k0, x_rows<T> *x, float acc[FRAGMENTS][GROUPS][4])
 {
     const int column = (int)threadIdx.x % 4 * 8;
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        const int at = k0 + i * CHUNK + column;
+    for (int i = 0; i < LORA_CHUNKS; i++) {
+        const int at = k0 + i * LORA_CHUNK + column;
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; f++) {
             uint4 lo = load_row(x->row[f][0], at, g.c.k, g.vectors);
@@ -95,8 +85,8 @@ static __device__ void multiply_piece(const lora_args &g, const uint4 a[CHUNKS][
 
 struct shrink_shared {
     enum { ROWS = 16 * FRAGMENTS, RANKS = 8 * GROUPS, STRIDE = RANKS + 8 }; // 8: other banks
-    float sums[WARPS][ROWS][STRIDE];
-    float squares[WARPS][ROWS];
+    float sums[LORA_WARPS][ROWS][STRIDE];
+    float squares[LORA_WARPS][ROWS];
 };
 
 // Each warp's sums of a piece to shared memory.
@@ -123,52 +113,53 @@ static __device__ void leave_sums(shrink_shared *s, const float acc[FRAGMENTS][G
 }
 
 // One group of ranks of a tile: pieces [piece, end), whose sums are added up in their order and go
-// to piece `to` of h. The weights of the first one are there.
+// to the first one's place in h. The weights of that one are there.
 template <typename T>
 static __device__ void shrink_group(const lora_args &g, const tile_rows &t, int rank, int piece,
-                                    int end, int to, uint4 a[CHUNKS][GROUPS], x_rows<T> *x,
+                                    int end, uint4 a[LORA_CHUNKS][GROUPS], x_rows<T> *x,
                                     shrink_shared *s)
 {
     typedef shrink_shared shared;
-    enum { EACH = shared::ROWS * shared::RANKS / THREADS };
-    const int k_of_warp = (int)threadIdx.x / 32 * WARP_K, tid = (int)threadIdx.x;
+    enum { EACH = shared::ROWS * shared::RANKS / LORA_THREADS };
+    const int k_of_warp = (int)threadIdx.x / 32 * LORA_WARP_K, tid = (int)threadIdx.x;
     float total[EACH] = {}, squares = 0;
     for (int p = piece; p < end; p++) {
         float acc[FRAGMENTS][GROUPS][4] = {};
-        if (p > piece) load_a<T>(g, t.entry, rank, p * SPLIT + k_of_warp, a);
-        multiply_piece<T>(g, a, p * SPLIT + k_of_warp, x, acc);
+        if (p > piece) load_a<T>(g, t.entry, rank, p * LORA_SPLIT + k_of_warp, a);
+        multiply_piece<T>(g, a, p * LORA_SPLIT + k_of_warp, x, acc);
         leave_sums<T>(s, acc, x);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const int at = tid + i * THREADS, row = at / shared::RANKS, r = at % shared::RANKS;
+            const int at = tid + i * LORA_THREADS, row = at / shared::RANKS, r = at % shared::RANKS;
             float sum = 0;
-            for (int w = 0; w < WARPS; w++) sum += s->sums[w][row][r];
+            for (int w = 0; w < LORA_WARPS; w++) sum += s->sums[w][row][r];
             total[i] += sum;
         }
         if (tid < shared::ROWS) {
             float sum = 0;
-            for (int w = 0; w < WARPS; w++) sum += s->squares[w][tid];
+            for (int w = 0; w < LORA_WARPS; w++) sum += s->squares[w][tid];
             squares += sum;
         }
         __syncthreads();
     }
-    const size_t place = (size_t)to * (size_t)g.c.rows + (size_t)t.first;
+    const size_t place = (size_t)piece * (size_t)g.c.rows + (size_t)t.first;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const int at = tid + i * THREADS, row = at / shared::RANKS;
+        const int at = tid + i * LORA_THREADS, row = at / shared::RANKS;
         const int r = rank + at % shared::RANKS;
         if (row >= t.count || r >= t.entry->ranks) continue;
         g.h[(place + (size_t)row) * (size_t)g.c.max_ranks + (size_t)r] = total[i];
     }
-    if (g.squares != NULL && rank == 0 && tid < t.count && tid < shared::ROWS) {
+    if (g.squares != NULL && rank == 0 && tid < t.count) {
         g.squares[place + (size_t)tid] = squares;
     }
 }
 
 // Grid: tiles, and pieces of k or 1.
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) lora_shrink(const __grid_constant__ lora_args g)
+static __global__ void __launch_bounds__(LORA_THREADS)
+    lora_shrink(const __grid_constant__ lora_args g)
 {
     __shared__ shrink_shared s;
     msgl__pdl_trigger();
@@ -177,11 +168,11 @@ static __global__ void __launch_bounds__(THREADS) lora_shrink(const __grid_const
         msgl__pdl_wait();
         return;
     }
-    const int all = (g.c.k + SPLIT - 1) / SPLIT, lane = (int)threadIdx.x % 32;
+    const int all = (g.c.k + LORA_SPLIT - 1) / LORA_SPLIT, lane = (int)threadIdx.x % 32;
     const int piece = g.pieces > 1 ? (int)blockIdx.y : 0, end = g.pieces > 1 ? piece + 1 : all;
-    const int k0 = piece * SPLIT + (int)threadIdx.x / 32 * WARP_K;
+    const int k0 = piece * LORA_SPLIT + (int)threadIdx.x / 32 * LORA_WARP_K;
     x_rows<T> x = {};
-    uint4 a[CHUNKS][GROUPS];
+    uint4 a[LORA_CHUNKS][GROUPS];
     load_a<T>(g, t.entry, 0, k0, a);
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; f++) {
@@ -195,44 +186,37 @@ static __global__ void __launch_bounds__(THREADS) lora_shrink(const __grid_const
     const int ranks = t.entry->ranks;
     for (int rank = 0; rank < ranks; rank += 8 * GROUPS) {
         if (rank > 0) load_a<T>(g, t.entry, rank, k0, a);
-        shrink_group<T>(g, t, rank, piece, end, piece, a, &x, &s);
+        shrink_group<T>(g, t, rank, piece, end, a, &x, &s);
     }
 }
 
-struct expand_shared {
-    enum { ROWS = 16 * FRAGMENTS, STRIDE = MAX_RANK + 16 }; // 16: rows begin 8 banks apart
-    uint32_t h[ROWS][STRIDE / 2];                           // pairs
-    float factors[ROWS];
-};
+typedef lora_h<16 * FRAGMENTS, LORA_MAX_RANK> expand_shared;
 
-// Of a part whose ranks begin `at`, without the norm's factor: it comes to the sums behind.
+// Of a part whose ranks begin `at`.
 template <typename T>
 static __device__ void fill_h(const lora_args &g, const tile_rows &t, int at, int rank,
                               expand_shared *s)
 {
     const int pairs = rank / 2;
-    for (int i = (int)threadIdx.x; i < 16 * FRAGMENTS * pairs; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < 16 * FRAGMENTS * pairs; i += LORA_THREADS) {
         const int row = i / pairs, r = i % pairs * 2;
-        float2 v = make_float2(0, 0);
-        if (row < t.count) v = sum_h(g, t.first + row, at + r);
-        s->h[row][r / 2] = msgl__pack_two(v.x, v.y, T());
+        s->h[row][r / 2] = packed_h<T>(g, t, row, at + r);
     }
 }
 
-// B's columns [16 step, 16 step + 16) of 32 rows of it: the layer's columns [column, column + 32).
-// Fragment j has those 8 i + 2 j and 8 i + 2 j + 1 for i < 4, so that a lane gets 8 columns next to
-// each other from four of them; and lane % 4 = 1 elements [4, 8) of the 16, as of h.
+// A part's B, columns [16 step, 16 step + 16) of 32 rows: the layer's columns [column, column +
+// 32). Fragment j has those 8 i + 2 j and 8 i + 2 j + 1 for i < 4, so that a lane gets 8 columns
+// next to each other from four of them; and lane % 4 = 1 elements [4, 8) of the 16, as of h.
 template <typename T>
-static __device__ void load_b(const T *b, int rank, int col, int n, int column, int step,
-                              uint2 out[4])
+static __device__ void load_b(const part_of<T> &p, int column, int step, uint2 out[4])
 {
     const int lane = (int)threadIdx.x % 32, pair = lane / 4;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const int row = column + 8 * (pair / 2) + 2 * j + pair % 2 - col;
+        const int row = column + 8 * (pair / 2) + 2 * j + pair % 2 - p.col;
         out[j] = make_uint2(0, 0);
-        if (row < 0 || row >= n) continue;
-        out[j] = *(const uint2 *)(b + (size_t)row * (size_t)rank + 16 * step + lane % 4 * 4);
+        if (row < 0 || row >= p.n) continue;
+        out[j] = *(const uint2 *)(p.b + (size_t)row * (size_t)p.rank + 16 * step + lane % 4 * 4);
     }
 }
 
@@ -273,14 +257,13 @@ static __device__ void add_row(const lora_args &g, int row, const float v[8], in
 // A warp's 32 columns from `column` on of a part. begun: B's first 16 columns.
 template <typename T>
 static __device__ void expand_set(const lora_args &g, const tile_rows &t, const expand_shared *s,
-                                  const T *b, int rank, int col, int n, int column,
-                                  const uint2 begun[4])
+                                  const part_of<T> &p, int column, const uint2 begun[4])
 {
     const int lane = (int)threadIdx.x % 32, pair = lane / 4, at = lane % 4 * 2;
     float acc[FRAGMENTS][4][4] = {};
     uint2 now[4] = {begun[0], begun[1], begun[2], begun[3]};
-    for (int step = 0; step < rank / 16; step++) {
-        if (step > 0) load_b(b, rank, col, n, column, step, now);
+    for (int step = 0; step < p.rank / 16; step++) {
+        if (step > 0) load_b(p, column, step, now);
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; f++) {
             const uint2 lo = *(const uint2 *)&s->h[16 * f + pair][8 * step + at];
@@ -302,7 +285,7 @@ static __device__ void expand_set(const lora_args &g, const tile_rows &t, const 
                 v[2 * j] = factor * acc[f][j][2 * half];
                 v[2 * j + 1] = factor * acc[f][j][2 * half + 1];
             }
-            add_row<T>(g, row_of(g, t, row), v, column + 4 * at, col, col + n);
+            add_row<T>(g, row_of(g, t, row), v, column + 4 * at, p.col, p.col + p.n);
         }
     }
 }
@@ -313,24 +296,24 @@ static __device__ void begin_b(const part_of<T> &p, int column, uint2 out[SETS][
 {
 #pragma unroll
     for (int i = 0; i < SETS; i++) {
-        load_b(p.b, p.rank, p.col, p.n, column + 32 * i, 0, out[i]);
+        load_b(p, column + 32 * i, 0, out[i]);
     }
 }
 
-// The warp's columns of a part, in each COLUMNS of the block's from `own` to end, while B of the
-// next ones is on its way.
+// The warp's columns of a part, in each LORA_COLUMNS of the block's from `own` to end, while B of
+// the next ones is on its way.
 template <typename T>
 static __device__ void expand_part(const lora_args &g, const tile_rows &t, const expand_shared *s,
                                    const part_of<T> &p, int own, int end, uint2 begun[SETS][4])
 {
-    for (int column = own; column < end; column += COLUMNS) {
+    for (int column = own; column < end; column += LORA_COLUMNS) {
         uint2 next[SETS][4] = {};
-        if (column + COLUMNS < end) begin_b(p, column + COLUMNS, next);
+        if (column + LORA_COLUMNS < end) begin_b(p, column + LORA_COLUMNS, next);
 #pragma unroll
         for (int i = 0; i < SETS; i++) {
             const int at = column + 32 * i;
             if (at < p.col + p.n && at + 32 > p.col) {
-                expand_set<T>(g, t, s, p.b, p.rank, p.col, p.n, at, begun[i]);
+                expand_set<T>(g, t, s, p, at, begun[i]);
             }
 #pragma unroll
             for (int j = 0; j < 4; j++) begun[i][j] = next[i][j];
@@ -340,13 +323,14 @@ static __device__ void expand_part(const lora_args &g, const tile_rows &t, const
 
 // Grid: tiles, and the layer's columns.
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) lora_expand(const __grid_constant__ lora_args g)
+static __global__ void __launch_bounds__(LORA_THREADS)
+    lora_expand(const __grid_constant__ lora_args g)
 {
     __shared__ expand_shared s;
     msgl__pdl_trigger();
     const tile_rows t = open_tile(g, (int)blockIdx.x);
     const int column = (int)blockIdx.y * g.columns;
-    const int own = column + (int)threadIdx.x / 32 * WARP_COLUMNS;
+    const int own = column + (int)threadIdx.x / 32 * LORA_WARP_COLUMNS;
     int part = t.entry != NULL ? next_part(g, t.entry, 0, column) : 0;
     if (t.entry == NULL || part == t.entry->num_parts) {
         msgl__pdl_wait();
@@ -378,7 +362,7 @@ enum { F32_ROWS = 16 }; // of a tile, at a time
 static __device__ float f32_dot(const lora_args &g, const float *x, const float *a, int k0)
 {
     float sum = 0;
-    for (int k = k0 + (int)threadIdx.x % 32; k < k0 + SPLIT && k < g.c.k; k += 32) {
+    for (int k = k0 + (int)threadIdx.x % 32; k < k0 + LORA_SPLIT && k < g.c.k; k += 32) {
         sum += x[k] * (g.squares != NULL ? g.c.norm[k] : 1.0f) * a[k];
     }
     return group_sum(sum, 32);
@@ -387,31 +371,31 @@ static __device__ float f32_dot(const lora_args &g, const float *x, const float 
 static __device__ float f32_squares(const lora_args &g, const float *x, int k0)
 {
     float sum = 0;
-    for (int k = k0 + (int)threadIdx.x % 32; k < k0 + SPLIT && k < g.c.k; k += 32) {
+    for (int k = k0 + (int)threadIdx.x % 32; k < k0 + LORA_SPLIT && k < g.c.k; k += 32) {
         sum += x[k] * x[k];
     }
     return group_sum(sum, 32);
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(LORA_THREADS)
     lora_shrink_f32(const __grid_constant__ lora_args g)
 {
     msgl__pdl_trigger();
     const tile_rows t = open_tile(g, (int)blockIdx.x);
     msgl__pdl_wait();
     if (t.entry == NULL) return;
-    const int all = (g.c.k + SPLIT - 1) / SPLIT, ranks = t.entry->ranks;
+    const int all = (g.c.k + LORA_SPLIT - 1) / LORA_SPLIT, ranks = t.entry->ranks;
     const int piece = g.pieces > 1 ? (int)blockIdx.y : 0, end = g.pieces > 1 ? piece + 1 : all;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const size_t place = (size_t)piece * (size_t)g.c.rows + (size_t)t.first;
-    for (int i = warp; i < t.count * (ranks + 1); i += WARPS) { // rank `ranks`: the squares
+    for (int i = warp; i < t.count * (ranks + 1); i += LORA_WARPS) { // rank `ranks`: the squares
         const int at = i / (ranks + 1), r = i % (ranks + 1), row = row_of(g, t, at);
         if (row < 0 || (r == ranks && g.squares == NULL)) continue;
         const float *x = (const float *)g.c.in + (size_t)row * g.c.ld_in;
         const float *a = (const float *)t.entry->a + (size_t)(r < ranks ? r : 0) * (size_t)g.c.k;
         float sum = 0;
         for (int p = piece; p < end; p++) {
-            sum += r < ranks ? f32_dot(g, x, a, p * SPLIT) : f32_squares(g, x, p * SPLIT);
+            sum += r < ranks ? f32_dot(g, x, a, p * LORA_SPLIT) : f32_squares(g, x, p * LORA_SPLIT);
         }
         if (lane != 0) continue;
         float *out = r < ranks ? &g.h[(place + (size_t)at) * (size_t)g.c.max_ranks + (size_t)r]
@@ -422,28 +406,28 @@ static __global__ void __launch_bounds__(THREADS)
 
 // Rows [0, rows) of a tile, whose h is there, for the block's columns of one part.
 static __device__ void f32_add(const lora_args &g, const tile_rows &t, int rows,
-                               const float h[F32_ROWS][MAX_RANK], int part, int column)
+                               const float h[F32_ROWS][LORA_MAX_RANK], const part_of<float> &p,
+                               int column)
 {
-    const float *b = (const float *)t.entry->parts[part].b;
-    const int rank = t.entry->parts[part].rank, n = t.entry->parts[part].n;
-    const int col = t.entry->parts[part].col;
-    for (int i = (int)threadIdx.x; i < g.columns; i += THREADS) {
-        const int of_part = column + i - col;
-        if (of_part < 0 || of_part >= n) continue;
+    for (int i = (int)threadIdx.x; i < g.columns; i += LORA_THREADS) {
+        const int of_part = column + i - p.col;
+        if (of_part < 0 || of_part >= p.n) continue;
         for (int j = 0; j < rows; j++) {
             const int row = row_of(g, t, j);
             float sum = 0;
             if (row < 0) continue;
-            for (int r = 0; r < rank; r++) sum += h[j][r] * b[(size_t)of_part * (size_t)rank + r];
+            for (int r = 0; r < p.rank; r++) {
+                sum += h[j][r] * p.b[(size_t)of_part * (size_t)p.rank + r];
+            }
             ((float *)g.c.out)[(size_t)row * g.c.ld_out + (size_t)(column + i)] += sum;
         }
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(LORA_THREADS)
     lora_expand_f32(const __grid_constant__ lora_args g)
 {
-    __shared__ float h[F32_ROWS][MAX_RANK], factors[F32_ROWS];
+    __shared__ float h[F32_ROWS][LORA_MAX_RANK], factors[F32_ROWS];
     msgl__pdl_trigger();
     const tile_rows all = open_tile(g, (int)blockIdx.x);
     msgl__pdl_wait();
@@ -455,16 +439,16 @@ static __global__ void __launch_bounds__(THREADS)
         if ((int)threadIdx.x < rows) factors[threadIdx.x] = row_factor(g, t, (int)threadIdx.x);
         for (int part = next_part(g, t.entry, 0, column); part < t.entry->num_parts;
              part = next_part(g, t.entry, part + 1, column)) {
-            const int rank = t.entry->parts[part].rank;
+            const part_of<float> p = open_part<float>(t.entry, part);
             __syncthreads(); // factors are there, or the part before is done with h
-            for (int i = (int)threadIdx.x; i < rows * rank / 2; i += THREADS) {
-                const int j = 2 * i / rank, r = 2 * i % rank;
-                const float2 v = sum_h(g, t.first + j, t.entry->parts[part].at + r);
+            for (int i = (int)threadIdx.x; i < rows * p.rank / 2; i += LORA_THREADS) {
+                const int j = 2 * i / p.rank, r = 2 * i % p.rank;
+                const float2 v = sum_h(g, t.first + j, p.at + r);
                 h[j][r] = v.x * factors[j];
                 h[j][r + 1] = v.y * factors[j];
             }
             __syncthreads();
-            f32_add(g, t, rows, h, part, column);
+            f32_add(g, t, rows, h, p, column);
         }
         __syncthreads();
     }
@@ -474,18 +458,18 @@ static __global__ void __launch_bounds__(THREADS)
 
 static int pieces_of(int rows, int k)
 {
-    return rows <= SPLIT_ROWS ? (k + SPLIT - 1) / SPLIT : 1;
+    return rows <= SPLIT_ROWS ? (k + LORA_SPLIT - 1) / LORA_SPLIT : 1;
 }
 
 // So many that all blocks are there at once, about, as a block that is not cannot begin early.
 static int columns_of(const msgl_exec *x, int tiles, int n, int most)
 {
     enum { BLOCKS = 5 }; // of an SM
-    const int64_t blocks = (int64_t)tiles * ((n + COLUMNS - 1) / COLUMNS);
+    const int64_t blocks = (int64_t)tiles * ((n + LORA_COLUMNS - 1) / LORA_COLUMNS);
     const int64_t there = (int64_t)BLOCKS * msgl__cuda_device(x)->sm_count;
     int each = 1;
     while (each < most && each * there < blocks) each *= 2;
-    return COLUMNS * each;
+    return LORA_COLUMNS * each;
 }
 
 // x times the norm's weights may be beyond f16's largest number, so there it is normed first.
@@ -509,7 +493,7 @@ static void start(msgl_exec *x, const lora_args &g, int tiles, int columns, int 
     MSGL_CUDA_TRY(x, msgl__allow_shared<KERNEL>((size_t)(shared > 0 ? shared : 1), true));
     const dim3 grid((unsigned)tiles, (unsigned)columns);
     MSGL_CUDA_TRY(
-        x, msgl__launch(KERNEL, grid, dim3(THREADS), (size_t)shared, msgl__cuda_stream(x), g));
+        x, msgl__launch(KERNEL, grid, dim3(LORA_THREADS), (size_t)shared, msgl__cuda_stream(x), g));
 }
 
 // There is room for rows / tile_rows tiles that are full and for one that is not of each adapter.
@@ -523,8 +507,9 @@ static int few_tiles(const msgl_lora_tiles_call *c)
 template <typename T> static void few_rows(msgl_exec *x, lora_args *g)
 {
     enum { MOST = 4, B_BYTES = 64 << 10 };
-    const int tiles = few_tiles(&g->c), most = B_BYTES / (COLUMNS * 2) / g->part_rank;
-    g->columns = columns_of(x, tiles, g->c.n, most < 1 ? 1 : most > MOST ? MOST : most);
+    static_assert(B_BYTES / (LORA_COLUMNS * 2) / FEW_MOST_RANK >= 1, "B of one step fits");
+    const int tiles = few_tiles(&g->c), most = B_BYTES / (LORA_COLUMNS * 2) / g->part_rank;
+    g->columns = columns_of(x, tiles, g->c.n, most > MOST ? MOST : most);
     start<lora_few_shrink<T>>(x, *g, tiles, g->pieces, few_a_rows(g->c.max_ranks) * FEW_PITCH);
     const int grid = (g->c.n + g->columns - 1) / g->columns;
     const int b = few_b_bytes(g->columns, g->part_rank);

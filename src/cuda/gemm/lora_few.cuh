@@ -172,12 +172,7 @@ static __global__ void __launch_bounds__(LORA_THREADS)
 
 // --- y += B h -----------------------------------------------------------------------------------
 
-enum { FEW_H_STRIDE = FEW_MOST_RANK + 16 }; // 16: rows begin 8 banks apart
-
-struct few_h {
-    uint32_t h[FEW_ROWS][FEW_H_STRIDE / 2]; // pairs
-    float factors[FEW_ROWS];
-};
+typedef lora_h<FEW_ROWS, FEW_MOST_RANK> few_h;
 
 enum { FEW_B_PAD = 32 }; // bytes behind 8 columns, so that columns 8 apart are 8 banks apart, too
 
@@ -280,8 +275,8 @@ static __device__ __forceinline__ void few_expand_set(const lora_args &g, const 
     }
 }
 
-// A part's h, rounded to T, without the norm's factor: it comes to the sums behind. By two warps,
-// so that the third can ask for the factors meanwhile.
+// Of a part whose ranks begin `at`. By two warps, so that the third can ask for the factors
+// meanwhile.
 template <typename T>
 static __device__ __forceinline__ void few_fill_h(const lora_args &g, const tile_rows &t, int at,
                                                   int rank, few_h *s)
@@ -290,9 +285,7 @@ static __device__ __forceinline__ void few_fill_h(const lora_args &g, const tile
     const int row = (int)threadIdx.x / EACH;
     if (row >= FEW_ROWS) return;
     for (int r = (int)threadIdx.x % EACH * 2; r < rank; r += 2 * EACH) {
-        float2 v = make_float2(0, 0);
-        if (row < t.count) v = sum_h(g, t.first + row, at + r);
-        s->h[row][r / 2] = msgl__pack_two(v.x, v.y, T());
+        s->h[row][r / 2] = packed_h<T>(g, t, row, at + r);
     }
 }
 

@@ -128,6 +128,23 @@ static __device__ __forceinline__ float2 sum_h(const lora_args &g, int at, int r
     return sum_pieces((const float2 *)p, (size_t)g.c.rows * ranks / 2, g.pieces);
 }
 
+// h of a tile's rows and of one part, rounded and in shared memory, and what the norm makes of it:
+// a factor, which comes to the sums of B h.
+template <int ROWS, int MOST_RANK> struct lora_h {
+    uint32_t h[ROWS][(MOST_RANK + 16) / 2]; // pairs; 16: rows begin 8 banks apart
+    float factors[ROWS];
+};
+
+// Of row i of a tile h's ranks r, which is even, and r + 1 of all parts'; zeros behind its rows.
+template <typename T>
+static __device__ __forceinline__ uint32_t packed_h(const lora_args &g, const tile_rows &t, int i,
+                                                    int r)
+{
+    float2 v = make_float2(0, 0);
+    if (i < t.count) v = sum_h(g, t.first + i, r);
+    return msgl__pack_two(v.x, v.y, T());
+}
+
 // 1 / sqrt(mean of squares + eps) of row i of a tile, or 1 without a norm.
 static __device__ __forceinline__ float row_factor(const lora_args &g, const tile_rows &t, int i)
 {
