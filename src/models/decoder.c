@@ -111,6 +111,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
     const msgl_decoder_config *d = &m->cfg.decoder;
     const msgl_decoder_names *names = &d->names;
     msgl_weight *experts = decoder->experts;
+    msgl__streams_build(m, decoder);
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
         const bool mixes = !msgl__layer_has(d, l, MSGL_LAYER_NO_MIXER);
@@ -122,7 +123,6 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         layer->out.row_parallel = layer->mamba_out.row_parallel = true;
         layer->parallel = d->parallel;
         layer->scale = 1;
-        layer->attn_hyper = layer->ffn_hyper = msgl__hyper_build(&m->cfg);
         layer->mixer = msgl__mixer_of(d, l);
         layer->mixer->build(m, l, &places[l * MSGL_LAYER_CACHES], layer);
         if (layer->has_ffn) msgl__ffn_build(m, l, experts, layer);
@@ -134,7 +134,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
         // What is done to the stream behind the block.
         const bool more = d->per_layer_dim > 0 || names->layer_scale != NULL;
         // Of several streams what is read next is a mixture, which no product has made.
-        const bool mixed = d->hyper.streams > 0;
+        const bool mixed = msgl__stream_count(&layer->attn_streams) > 0;
         const msgl_norm *behind = last || mixed ? NULL : first_norm(&layer[1]);
         // Experts norm the stream themselves.
         layer->attn_join =
@@ -148,9 +148,7 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
                                       .next = more ? NULL : behind};
         layer->mamba_join = (msgl_join){.scale = d->residual_scale * d->mamba.out_scale};
     }
-    decoder->hyper_head = msgl__hyper_build(&m->cfg);
     msgl__per_layer_build(m, decoder);
-    msgl__streams_build(m, decoder);
     msgl__ngrams_build(m, places, decoder);
     m->final_norm = norm_named(m, names->norm);
     if (d->head.kind != MSGL_HEAD_NONE) msgl__head_build(m, decoder);
@@ -231,7 +229,6 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
     }
     msgl__per_layer_declare(m, p);
     msgl__streams_declare(m, p);
-    msgl__hyper_declare_head(m, p);
     for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
         msgl_decoder_layer *layer = &decoder->layers[l];
         const bool behind = layer->mixer == &msgl__mixer_shared;
@@ -240,8 +237,6 @@ static void declare(msgl_model *m, msgl_weight_plan *p)
                                   .p = p,
                                   .layer = h->first_layer + l,
                                   .within = behind ? "mamba_decoder." : ""};
-        msgl__hyper_declare(&d, &layer->attn_hyper, "attn");
-        msgl__hyper_declare(&d, &layer->ffn_hyper, "ffn");
         msgl__declare_norm_of_stream(&d, &layer->attn_norm, n->attn_norm);
         layer->mixer->declare(&d, layer);
         msgl__declare_norm_of_stream(&d, &layer->attn_post_norm, n->attn_post_norm);
@@ -293,7 +288,8 @@ static size_t norm_stats_bytes(const msgl_model_config *c, const msgl_kernels *k
            msgl__activation_bytes(rows, norm_stats_tiles(c), MSGL_F32);
 }
 
-size_t msgl__decoder_mixed_width(const msgl_model *m)
+// Most columns of a layer's mixer's result.
+static size_t mixed_width(const msgl_model *m)
 {
     const msgl_decoder_layer *layers = ((const msgl_decoder *)m->layers)->layers;
     int32_t most = 0;
@@ -338,7 +334,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     const msgl_decoder *decoder = m->layers;
     const msgl_dtype act = m->target.act;
     const size_t t = (size_t)max_tokens, r = (size_t)max_rows, h = (size_t)c->hidden_size;
-    const size_t mixed = msgl__decoder_mixed_width(m);
+    const size_t mixed = mixed_width(m);
     size_t layers = 0, angles = 0;
     for (int32_t l = 0; l < c->num_layers; l++) {
         const size_t need = layer_bytes(m, &decoder->layers[l], max_tokens);
@@ -355,7 +351,6 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
            msgl__per_layer_bytes(&decoder->per_layer, act, max_tokens) +
            msgl__activation_bytes(r, msgl__per_layer_width(&decoder->per_layer), act) +
-           msgl__hyper_workspace(c, act, t, r) +
            (c->decoder.names.table != NULL ? msgl__activation_bytes(r, 1, MSGL_F32) : 0) +
            chosen_bytes(&c->decoder, t) + msgl__head_workspace(m, max_tokens);
 }
@@ -364,7 +359,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
 {
     const msgl_model_config *c = &m->cfg;
     const size_t t = (size_t)f->num_tokens, h = (size_t)c->hidden_size;
-    const size_t mixed = msgl__decoder_mixed_width(m);
+    const size_t mixed = mixed_width(m);
     const msgl_per_layer_table *table = &((const msgl_decoder *)m->layers)->per_layer;
     for (int32_t i = 0; i < c->num_ropes; i++) {
         b->cos_sin[i] = msgl__take_rows(f, t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
@@ -379,7 +374,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
         f->chosen_slots = msgl__take_rows(f, t, (size_t)c->decoder.latent.index.top_k, MSGL_F32);
         f->chosen_counts = msgl__take_rows(f, t, 1, MSGL_F32);
     }
-    b->streams = msgl__hyper_take(c, f, num_rows);
+    b->streams = msgl__streams_take(m, f, num_rows);
     b->rows_ids = NULL;
     if (c->decoder.names.table != NULL) {
         b->rows_ids = msgl__take_rows(f, (size_t)num_rows, 1, MSGL_F32);
@@ -399,7 +394,9 @@ static void mix(msgl_forward *f, const msgl_decoder_layer *layer, void *in, cons
 {
     const msgl_step_streams *s = &b->streams;
     if (s->all != NULL) {
-        msgl__hyper_open(f, &layer->attn_hyper, s->all, s->mix, s->read, s->result, f->num_tokens);
+        if (layer->ngrams.num > 0) msgl__ngrams(f, &layer->ngrams, s->all);
+        msgl__stream_open(f, &layer->attn_streams, s->all, f->num_tokens, s->mix, s->read,
+                          s->result);
         in = s->read;
     }
     const msgl_norm *norm = &layer->attn_norm;
@@ -434,13 +431,13 @@ static void finish_layer(const msgl_model *m, msgl_forward *f, const msgl_decode
 
 // The same where the residual is several streams, `all`, whose mixture the mixer has read by mix.
 static void finish_streams(msgl_forward *f, const msgl_decoder_layer *layer, const void *mixed,
-                           const msgl_step_streams *s, float *mix, void *all, int32_t rows)
+                           const msgl_step_streams *s, void *mix, void *all, int32_t rows)
 {
     msgl__linear_add(f, &layer->out, mixed, s->result, &layer->attn_join, rows, NULL);
-    msgl__hyper_close(f, &layer->attn_hyper, mix, s->result, all, rows);
-    msgl__hyper_open(f, &layer->ffn_hyper, all, mix, s->read, s->result, rows);
+    msgl__stream_close(f, &layer->attn_streams, mix, s->result, rows, all);
+    msgl__stream_open(f, &layer->ffn_streams, all, rows, mix, s->read, s->result);
     msgl__ffn_run(f, layer, s->read, s->result, rows);
-    msgl__hyper_close(f, &layer->ffn_hyper, mix, s->result, all, rows);
+    msgl__stream_close(f, &layer->ffn_streams, mix, s->result, rows, all);
 }
 
 // Copies, for the rows that get logits alone, of what is read behind the last layer's mixer.
@@ -451,7 +448,6 @@ static void gather_rows(const msgl_model *m, msgl_forward *f, const int32_t *row
     const msgl_decoder *decoder = m->layers;
     const msgl_decoder_layer *last = &decoder->layers[c->num_layers - 1];
     const msgl_step_streams *s = &b->streams;
-    const int32_t n = c->decoder.hyper.streams;
     if (last->mixer != &msgl__mixer_none) {
         f->k->moe.gather(f->x, b->mixed, rows, num_rows, 1, last->out.w.k, b->rows_mixed);
     }
@@ -466,8 +462,10 @@ static void gather_rows(const msgl_model *m, msgl_forward *f, const int32_t *row
         f->row_ids = b->rows_ids;
     }
     if (s->all == NULL) return;
-    f->k->moe.gather(f->x, s->all, rows, num_rows, 1, n * c->hidden_size, s->rows_all);
-    f->k->moe.gather(f->x, s->mix, rows, num_rows, 1, msgl__hyper_mix(n), s->rows_mix);
+    const msgl_stream_block *block = &last->attn_streams;
+    f->k->moe.gather(f->x, s->all, rows, num_rows, 1, msgl__stream_count(block) * c->hidden_size,
+                     s->rows_all);
+    f->k->moe.gather(f->x, s->mix, rows, num_rows, 1, msgl__stream_mix(block), s->rows_mix);
 }
 
 // Leaves the residual behind `layer` where somebody wants it; how many have been left now.
@@ -485,7 +483,6 @@ static int32_t capture(const msgl_forward *f, int32_t layer, int32_t captured, c
 static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows)
 {
     const msgl_model_config *c = &m->cfg;
-    if (c->decoder.streams.num > 0) return msgl__streams_forward(m, f, rows, num_rows);
     const int32_t tokens = f->num_tokens;
     const msgl_decoder *decoder = m->layers;
     const msgl_decoder_layer *layers = decoder->layers, *last = &layers[c->num_layers - 1];
@@ -496,8 +493,8 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
     msgl__embed(f, &m->embed, c->decoder.embed_scale, ids, b.residual, b.cos_sin);
     const msgl_step_streams *streams = &b.streams;
     if (streams->all != NULL) {
-        f->k->streams.spread(f->x, b.residual, tokens, decoder->hyper_head.streams, c->hidden_size,
-                             streams->all);
+        f->k->streams.spread(f->x, b.residual, tokens, msgl__stream_count(&decoder->last_streams),
+                             c->hidden_size, streams->all);
     }
     f->row_ids = f->ids;
     if (f->first_stream != NULL) {
@@ -531,7 +528,7 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
         void *of_rows = all ? streams->all : streams->rows_all;
         finish_streams(f, last, all ? b.mixed : b.rows_mixed, streams,
                        all ? streams->mix : streams->rows_mix, of_rows, num_rows);
-        msgl__hyper_head(f, &decoder->hyper_head, of_rows, b.residual, num_rows);
+        msgl__stream_head(f, &decoder->last_streams, of_rows, num_rows, streams->mix, b.residual);
         return f->x->status == 0 ? b.residual : NULL;
     }
     void *residual = all ? b.residual : b.rows_residual;

@@ -9,8 +9,6 @@
 #include "layers/attention.h"
 #include "layers/compressed_attention.h"
 #include "layers/delta.h"
-#include "layers/gated_streams.h"
-#include "layers/hyper_connections.h"
 #include "layers/kda.h"
 #include "layers/latent_attention.h"
 #include "layers/mamba.h"
@@ -20,6 +18,7 @@
 #include "layers/per_layer_input.h"
 #include "layers/shared_block.h"
 #include "layers/short_conv.h"
+#include "layers/stream_block.h"
 #include "models/arch.h"
 
 extern const msgl_family msgl__decoder_family;
@@ -63,10 +62,9 @@ typedef struct msgl_decoder_layer {
     msgl_norm mlp_post_norm, moe_norm, moe_post_norm; // beside
     msgl_join moe_join;                               // with moe_post_norm
     msgl_per_layer_input per_layer;
-    msgl_gated_streams attn_streams, ffn_streams; // or num 0
-    msgl_hyper_connection attn_hyper, ffn_hyper;  // or streams 0
-    msgl_ngrams ngrams;                           // or num 0
-    float scale;                                  // of the stream behind the layer
+    msgl_stream_block attn_streams, ffn_streams;
+    msgl_ngrams ngrams; // or num 0
+    float scale;        // of the stream behind the layer
 } msgl_decoder_layer;
 
 // What a draft head has in front of its layers.
@@ -81,10 +79,9 @@ typedef struct msgl_decoder_head {
 typedef struct msgl_decoder {
     msgl_decoder_head head; // of a draft head
     msgl_per_layer_table per_layer;
-    msgl_gated_streams last_streams; // behind all layers, or num 0
-    msgl_hyper_connection hyper_head;
-    msgl_decoder_layer *layers; // [num_layers]
-    msgl_weight *experts;       // [sparse layers, 2, num_experts], behind the layers' pointers
+    msgl_stream_block last_streams; // behind all layers
+    msgl_decoder_layer *layers;     // [num_layers]
+    msgl_weight *experts;           // [sparse layers, 2, num_experts], behind the layers' pointers
     // Likewise: [latent layers, 2, num_heads], or [layers, groups] of compressed attention.
     msgl_weight *heads;
 } msgl_decoder;
@@ -242,19 +239,11 @@ size_t msgl__ffn_workspace(const msgl_model *m, const msgl_decoder_layer *layer,
 // -1 where there are compressed keys.
 int32_t msgl__compressed_list(const msgl_decoder_config *d, int32_t window, int32_t max_seq_len);
 
-// decoder_hyper.c. What a step has where the residual is several streams; else empty.
-typedef struct msgl_step_streams {
-    void *all, *rows_all;  // [tokens, streams * hidden], and of the rows that get logits
-    void *read, *result;   // [tokens, hidden] what a block reads, and what it has made
-    float *mix, *rows_mix; // of the block
-} msgl_step_streams;
+// decoder_hyper.c: what builds and declares a hyper-connection; block: "attn" or "ffn" of a layer,
+// NULL: behind the last one.
 msgl_hyper_connection msgl__hyper_build(const msgl_model_config *c);
-// block: "attn" or "ffn".
-void msgl__hyper_declare(const msgl_declaring *d, msgl_hyper_connection *h, const char *block);
-void msgl__hyper_declare_head(msgl_model *m, msgl_weight_plan *p);
-msgl_step_streams msgl__hyper_take(const msgl_model_config *c, msgl_forward *f, int32_t num_rows);
-size_t msgl__hyper_workspace(const msgl_model_config *c, msgl_dtype act, size_t tokens,
-                             size_t rows); // of `take`
+void msgl__hyper_declare(msgl_model *m, msgl_weight_plan *p, msgl_hyper_connection *h,
+                         int32_t layer, const char *block);
 
 // decoder_per_layer.c, of models with per-layer embeddings: what builds and declares the table, and
 // a layer's part of it.
@@ -262,19 +251,18 @@ void msgl__per_layer_build(const msgl_model *m, msgl_decoder *decoder);
 void msgl__per_layer_declare(msgl_model *m, msgl_weight_plan *p);
 void msgl__per_layer_declare_block(const msgl_declaring *d, msgl_decoder_layer *layer);
 
-// decoder.c: most columns of a layer's mixer's result.
-size_t msgl__decoder_mixed_width(const msgl_model *m);
-
 // decoder_streams.c, of models with several residual streams (all of it does nothing of others):
-// whether the device has kernels, what builds and declares them, and what forward takes beside what
-// that of one stream does.
+// whether the device has kernels, what builds and declares them, and what a step has of them.
+typedef struct msgl_step_streams {
+    void *all, *rows_all; // [tokens, streams * hidden], and of the rows that get logits; or NULL
+    void *read, *result;  // [tokens, hidden] what a block reads, and what it has made
+    void *mix, *rows_mix; // of the block (layers/stream_block.h)
+} msgl_step_streams;
 int msgl__streams_check(const msgl_model *m, msgl_err *err);
 void msgl__streams_build(const msgl_model *m, msgl_decoder *decoder);
 void msgl__streams_declare(msgl_model *m, msgl_weight_plan *p);
-size_t msgl__streams_bytes(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
-// msgl_family.forward of such a model.
-void *msgl__streams_forward(const msgl_model *m, msgl_forward *f, const int32_t *rows,
-                            int32_t num_rows);
+msgl_step_streams msgl__streams_take(const msgl_model *m, msgl_forward *f, int32_t num_rows);
+size_t msgl__streams_bytes(const msgl_model *m, int32_t max_tokens, int32_t max_rows); // of `take`
 
 // decoder_ngrams.c, of models whose layers have embeddings of n-grams: which have, what such a
 // layer keeps of a request, and what builds and declares them.
