@@ -151,7 +151,7 @@ static int check_surplus(const msgl_weight_plan *p, const msgl_checkpoint *c, ms
 {
     msgl_wanted *sorted = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *sorted);
     if (sorted == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    memcpy(sorted, p->wanted, p->num_wanted * sizeof *sorted);
+    if (p->num_wanted > 0) memcpy(sorted, p->wanted, p->num_wanted * sizeof *sorted);
     qsort(sorted, p->num_wanted, sizeof *sorted, by_name);
     int code = 0;
     for (size_t i = 0, w = 0; i < msgl__checkpoint_count(c) && code == 0; i++) {
