@@ -298,10 +298,11 @@ bool msgl__config_rope_section(const msgl_json_reader *r, msgl_json_reader *out)
 // newer one, which has an object for each kind of layers where these differ.
 static void read_ropes(msgl_json_reader *r, msgl_model_config *c)
 {
-    const char *section =
-        msgl__json_get(r, "rope_parameters") != NULL ? "rope_parameters" : "rope_scaling";
-    const json_t *obj = msgl__json_get(r, section);
-    if (obj != NULL && !json_is_object(obj)) {
+    msgl_json_reader sub;
+    const bool there = msgl__config_rope_section(r, &sub);
+    const char *const section = sub.section;
+    const json_t *const obj = sub.obj;
+    if (obj != NULL && !there) {
         msgl__json_reject(r, MSGL_EFORMAT, section, obj, "an object or null");
         return;
     }

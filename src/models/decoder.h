@@ -264,9 +264,8 @@ void msgl__streams_declare(msgl_model *m, msgl_weight_plan *p);
 msgl_step_streams msgl__streams_take(const msgl_model *m, msgl_forward *f, int32_t num_rows);
 size_t msgl__streams_bytes(const msgl_model *m, int32_t max_tokens, int32_t max_rows); // of `take`
 
-// decoder_ngrams.c, of models whose layers have embeddings of n-grams: which have, what such a
-// layer keeps of a request, and what builds and declares them.
-bool msgl__has_ngrams(const msgl_decoder_config *d, int32_t layer);
+// decoder_ngrams.c, of models whose layers have embeddings of n-grams: what such a layer keeps of a
+// request, and what builds and declares them.
 msgl_cache_spec msgl__ngrams_cache(const msgl_model_config *c, msgl_dtype act);
 void msgl__ngrams_build(const msgl_model *m, const msgl_layer_place *places, msgl_decoder *decoder);
 void msgl__ngrams_declare(const msgl_declaring *d, msgl_ngrams *n);

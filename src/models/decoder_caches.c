@@ -34,7 +34,7 @@ static int caches_of(const msgl_model_config *c, int32_t layer, int32_t ranks, m
                      msgl_dtype act, msgl_cache_spec *out)
 {
     const int n = msgl__mixer_of(&c->decoder, layer)->caches(c, layer, ranks, dtype, act, out);
-    if (!msgl__has_ngrams(&c->decoder, layer)) return n;
+    if (!msgl__layer_has(&c->decoder, layer, MSGL_LAYER_NGRAMS)) return n;
     out[MSGL_NGRAMS_CACHE] = msgl__ngrams_cache(c, act);
     return MSGL_NGRAMS_CACHE + 1;
 }

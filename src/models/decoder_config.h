@@ -30,7 +30,8 @@ enum {
     // them or, with the second flag, to those that an index chooses.
     MSGL_LAYER_COMPRESSES = 256,
     MSGL_LAYER_CHOOSES_WINDOWS = 512,
-    MSGL_LAYER_TABLE = 1024, // experts are looked up by token ids
+    MSGL_LAYER_TABLE = 1024,  // experts are looked up by token ids
+    MSGL_LAYER_NGRAMS = 2048, // has embeddings of n-grams
 };
 
 typedef enum msgl_qk_norm {
@@ -123,8 +124,8 @@ typedef struct msgl_streams_config {
     int32_t num, rank;
 } msgl_streams_config;
 
-// Embeddings of hashed n-grams (layers/ngrams.h) in layers with MSGL_LAYER_RECURRENT; size 0: none
-// has any.
+// Embeddings of hashed n-grams (layers/ngrams.h), in layers with MSGL_LAYER_NGRAMS, which are some
+// of those with MSGL_LAYER_RECURRENT.
 typedef struct msgl_ngrams_config {
     int32_t size, heads; // tokens of the longest n-gram; heads of each order
     int32_t dim;         // of all heads of a layer
@@ -133,7 +134,6 @@ typedef struct msgl_ngrams_config {
     int32_t parts;       // tensors that the table is in
     int32_t taps;        // of the convolution, whose inputs are `size` apart
     int32_t seed, end;   // of the hash, and the token that n-grams do not reach over
-    bool layers[MSGL_MAX_LAYERS];
 } msgl_ngrams_config;
 
 // Multi-head latent attention: dimensions of latent vectors and of a head's parts; rank 0: none.

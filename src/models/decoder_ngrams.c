@@ -7,11 +7,6 @@
 #include "models/declare.h"
 #include "utils/random.h"
 
-bool msgl__has_ngrams(const msgl_decoder_config *d, int32_t layer)
-{
-    return d->ngrams.size > 0 && d->ngrams.layers[layer];
-}
-
 static bool is_prime(int32_t n)
 {
     if (n < 2 || (n % 2 == 0 && n != 2)) return false;
@@ -58,7 +53,7 @@ static void check_tables(msgl_json_reader *r, const msgl_model_config *c)
     int32_t last = c->decoder.ngrams.base - 1, ordinal = 0;
     msgl_ngram_hash hash;
     for (int32_t l = 0; l < c->num_layers; l++) {
-        if (!msgl__has_ngrams(&c->decoder, l)) continue;
+        if (!msgl__layer_has(&c->decoder, l, MSGL_LAYER_NGRAMS)) continue;
         if (msgl__ngrams_hash(c, ordinal++, &last, &hash) > 0) continue;
         msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
                           "what leaves a layer with 2^30 rows or fewer of all its heads");
@@ -86,8 +81,8 @@ static int32_t read_layers(msgl_json_reader *r, msgl_model_config *c)
             msgl__json_reject(r, MSGL_EFORMAT, key, v, allowed);
             return 0;
         }
-        num += !c->decoder.ngrams.layers[l];
-        c->decoder.ngrams.layers[l] = true;
+        num += !msgl__layer_has(&c->decoder, (int32_t)l, MSGL_LAYER_NGRAMS);
+        c->decoder.layer_flags[l] |= MSGL_LAYER_NGRAMS;
     }
     return num;
 }
@@ -158,7 +153,7 @@ void msgl__ngrams_build(const msgl_model *m, const msgl_layer_place *places, msg
 {
     int32_t last = m->cfg.decoder.ngrams.base - 1, ordinal = 0;
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
-        if (!msgl__has_ngrams(&m->cfg.decoder, l)) continue;
+        if (!msgl__layer_has(&m->cfg.decoder, l, MSGL_LAYER_NGRAMS)) continue;
         const msgl_layer_place *at = &places[l * MSGL_LAYER_CACHES + MSGL_NGRAMS_CACHE];
         msgl_ngrams *n = &decoder->layers[l].ngrams;
         *n = ngrams_of(&m->cfg);

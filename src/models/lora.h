@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Adapters of a model from PEFT folders (adapter_config.json, adapter_model.safetensors) and GGUF
-// files. A module
-// of the adapter is found by the tensor that the model's own weight came from, and goes the way of
-// that: its rows are B's, its columns A's, in the same order, and of several ranks each keeps of B
-// and A what it keeps of the weight (docs/adapters.md).
+// files. A module of the adapter is found by the tensor that the model's own weight came from, and
+// goes the way of that: its rows are B's, its columns A's, in the same order, and of several ranks
+// each keeps of B and A what it keeps of the weight (docs/adapters.md).
 #ifndef MSGL_MODELS_LORA_H
 #define MSGL_MODELS_LORA_H
 

@@ -152,14 +152,12 @@ int msgl__config_same(const msgl_model_config *now, const msgl_model_config *nex
         return differs(path, "embedding_multiplier", (double)other, (double)scale, err);
     }
     for (int32_t i = 0; i < now->num_layers; i++) {
-        if (now->decoder.ngrams.layers[i] != next->decoder.ngrams.layers[i]) {
-            return msgl__err_set(err, MSGL_EINVAL,
-                                 "%s: ple_layer_ids: layer %d is there or not, other than here",
-                                 msgl__path_shown(path), (int)i + 1);
-        }
-        if (now->decoder.layer_flags[i] == next->decoder.layer_flags[i]) continue;
-        return msgl__err_set(err, MSGL_EINVAL, "%s: layer_types: layer %d is of another kind here",
-                             msgl__path_shown(path), (int)i);
+        const int changed = now->decoder.layer_flags[i] ^ next->decoder.layer_flags[i];
+        const bool ngrams = changed == MSGL_LAYER_NGRAMS; // of layers that count from 1
+        if (changed == 0) continue;
+        return msgl__err_set(err, MSGL_EINVAL, "%s: %s: layer %d is of another kind here",
+                             msgl__path_shown(path), ngrams ? "ple_layer_ids" : "layer_types",
+                             (int)i + ngrams);
     }
     return same_ropes(now, next, path, err);
 }
