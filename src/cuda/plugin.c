@@ -103,6 +103,10 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .choose = msgl__cuda_index_choose,
         .choose_blocks = msgl__cuda_index_choose_blocks,
     };
+    k->streams = (msgl_streams_kernels){
+        .spread = msgl__cuda_streams_spread,
+        .clear = msgl__cuda_streams_clear,
+    };
     return 0;
 }
 

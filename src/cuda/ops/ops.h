@@ -74,6 +74,15 @@ void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call *c);
 void msgl__cuda_index_choose(msgl_exec *x, const msgl_index_choose_call *c);
 void msgl__cuda_index_choose_blocks(msgl_exec *x, const msgl_index_blocks_call *c);
 
+// kernel/streams.h.
+void msgl__cuda_streams_spread(msgl_exec *x, const void *in, int rows, int n, int dim, void *out);
+void msgl__cuda_streams_squash(msgl_exec *x, void *p, size_t ld, int rows, int n, int dim);
+void msgl__cuda_streams_mix(msgl_exec *x, const void *gates, const void *in, int rows, int n,
+                            int dim, void *out);
+void msgl__cuda_streams_inject(msgl_exec *x, const void *weights, size_t ld, const void *block,
+                               int rows, int n, int dim, void *streams);
+void msgl__cuda_streams_clear(msgl_exec *x, void *p, int rows, int dim);
+
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
                           int experts, int32_t *ids, float *weights);
 void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,
