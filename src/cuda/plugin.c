@@ -107,6 +107,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .spread = msgl__cuda_streams_spread,
         .clear = msgl__cuda_streams_clear,
     };
+    k->ngrams = (msgl_ngrams_kernels){.ids = msgl__cuda_ngram_ids, .gate = msgl__cuda_ngram_gate};
     return 0;
 }
 

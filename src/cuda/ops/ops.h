@@ -21,6 +21,7 @@ extern "C" {
 #include "kernel/dual_chunk.h"
 #include "kernel/exec.h"
 #include "kernel/index.h"
+#include "kernel/ngrams.h"
 #include "kernel/temper.h"
 
 void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
@@ -82,6 +83,11 @@ void msgl__cuda_streams_mix(msgl_exec *x, const void *gates, const void *in, int
 void msgl__cuda_streams_inject(msgl_exec *x, const void *weights, size_t ld, const void *block,
                                int rows, int n, int dim, void *streams);
 void msgl__cuda_streams_clear(msgl_exec *x, void *p, int rows, int dim);
+
+// kernel/ngrams.h.
+void msgl__cuda_ngram_ids(msgl_exec *x, const msgl_ngram_hash *h, const msgl_step_tokens *tokens,
+                          const int32_t *positions, int32_t *ids);
+void msgl__cuda_ngram_gate(msgl_exec *x, const msgl_ngram_gate_call *c);
 
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
                           int experts, int32_t *ids, float *weights);
