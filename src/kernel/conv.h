@@ -26,7 +26,7 @@ enum { MSGL_CONV_MAX_TAPS = 4, MSGL_CONV_MAX_SKIP = 7 };
 typedef struct msgl_conv_call {
     msgl_states io;
     int32_t channels, taps; // channels a multiple of 16, taps in [2, MSGL_CONV_MAX_TAPS]
-    int32_t skip;           // tokens between two taps' inputs; on a GPU 0
+    int32_t skip;           // tokens between two taps' inputs, up to MSGL_CONV_MAX_SKIP
     // Rows of exec->act, the first one that of seqs' first token; ld in elements.
     const void *in;              // [tokens, channels]
     const void *before, *behind; // NULL: 1; rows as far apart as in's
@@ -34,7 +34,7 @@ typedef struct msgl_conv_call {
     const float *weight; // [channels, taps], the token's own tap last
     const float *bias;   // [channels], or NULL
     bool silu;
-    void *out; // [tokens, channels]
+    void *out; // [tokens, channels]; apart from what is read
     size_t ld_out;
 } msgl_conv_call;
 

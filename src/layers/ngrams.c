@@ -45,8 +45,8 @@ static void *keys_and_values(msgl_forward *f, const msgl_ngrams *n, void *kv)
     return kv;
 }
 
-// gated [num_tokens, num * hidden] in place.
-static void convolve(msgl_forward *f, const msgl_ngrams *n, void *gated)
+// normed [num_tokens, num * hidden] to out, dense rows as those.
+static void convolve(msgl_forward *f, const msgl_ngrams *n, const void *normed, void *out)
 {
     const size_t width = streams_width(n);
     msgl_conv_call c = {.io = msgl__states_of(f, n->group, n->layer, 0),
@@ -60,7 +60,8 @@ static void convolve(msgl_forward *f, const msgl_ngrams *n, void *gated)
     for (int32_t i = 0; i < f->num_seqs; i++) {
         c.io.seqs = &f->seqs[i];
         c.io.at = f->states[i];
-        c.in = c.out = msgl__row(f, gated, f->seqs[i].first_token, width);
+        c.in = msgl__row(f, normed, f->seqs[i].first_token, width);
+        c.out = msgl__row(f, out, f->seqs[i].first_token, width);
         f->k->conv.run(f->x, &c);
     }
 }
@@ -87,7 +88,7 @@ void msgl__ngrams(msgl_forward *f, const msgl_ngrams *n, void *streams)
     f->k->norm.add(f->x, streams, gated, NULL, 0, 1, f->num_tokens, (int32_t)width);
     msgl__streams_norm(f, n->conv_norm, n->eps, n->num, n->hidden, gated, width, f->num_tokens,
                        normed);
-    convolve(f, n, normed);
-    f->k->norm.add(f->x, streams, normed, NULL, 0, 1, f->num_tokens, (int32_t)width);
+    convolve(f, n, normed, gated);
+    f->k->norm.add(f->x, streams, gated, NULL, 0, 1, f->num_tokens, (int32_t)width);
     f->arena->used = mark;
 }

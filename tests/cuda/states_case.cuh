@@ -21,7 +21,7 @@ struct state_layer {
     msgl_delta_call delta;
     int in, out;           // columns of a token's inputs, all of them, and of its result
     size_t matrix, stride; // elements of f32 that a state begins with; bytes from one to the next
-    int ring, taps;        // columns and rows of the inputs behind them, of activations
+    int ring, rows;        // columns and rows of the inputs behind them, of activations
     std::vector<array> params;
     char *states;
 
@@ -45,7 +45,7 @@ struct state_layer {
 
 static inline void layer_states(state_layer *l, msgl_dtype act)
 {
-    const size_t ring = (size_t)l->ring * l->taps * msgl__dtype_size(act);
+    const size_t ring = (size_t)l->ring * l->rows * msgl__dtype_size(act);
     l->stride = l->matrix * sizeof(float) + ring + STATE_GAP;
     CUDA_OK(cudaMalloc((void **)&l->states, l->stride * NUM_STATES));
     CUDA_OK(cudaMemset(l->states, 0xff, l->stride * NUM_STATES));
@@ -58,13 +58,14 @@ static inline void layer_free(state_layer *l)
 }
 
 // gates: with before and behind, in front of and behind the inputs of a row, and without silu.
-static inline state_layer conv_layer(msgl_dtype act, int channels, int taps, bool gates, bool bias,
-                                     uint64_t *seed)
+static inline state_layer conv_layer(msgl_dtype act, int channels, int taps, int skip, bool gates,
+                                     bool bias, uint64_t *seed)
 {
     state_layer l = {};
     l.kind = state_layer::CONV;
-    l.in = (gates ? 3 : 1) * channels, l.out = l.ring = channels, l.taps = taps;
-    l.conv.channels = channels, l.conv.taps = taps, l.conv.silu = !gates;
+    l.in = (gates ? 3 : 1) * channels, l.out = l.ring = channels;
+    l.rows = msgl__conv_rows(taps, skip);
+    l.conv.channels = channels, l.conv.taps = taps, l.conv.skip = skip, l.conv.silu = !gates;
     l.conv.weight = l.param((size_t)channels * taps, -1, 1, seed);
     if (bias) l.conv.bias = l.param((size_t)channels, -1, 1, seed);
     layer_states(&l, act);
@@ -102,7 +103,7 @@ static inline state_layer delta_layer_any(msgl_dtype act, int k_heads, int v_hea
     const int channels = msgl__delta_channels(&c), decays = v_heads * (kimi ? k : 1);
     l.in = channels + v_heads * v + decays + v_heads, l.out = v_heads * v;
     l.matrix = msgl__delta_matrix_bytes(&c) / sizeof(float), l.ring = channels;
-    l.taps = MSGL_DELTA_TAPS;
+    l.rows = MSGL_DELTA_TAPS;
     c.conv = l.param((size_t)channels * MSGL_DELTA_TAPS, -0.5, 0.5, seed);
     c.a_log = l.param((size_t)v_heads, -4, 2.75, seed);
     c.dt_bias = l.param((size_t)decays, -6, 1, seed);
@@ -135,11 +136,11 @@ static inline float rounded(msgl_dtype act, double v)
 
 // The convolution of columns [0, ring) of r->ring behind token t, with silu if asked for.
 static inline double convolved(const state_request &r, int t, int channel, const float *weight,
-                               int taps, double bias, bool silu)
+                               int taps, int skip, double bias, bool silu)
 {
     double y = bias;
     for (int tap = 0; tap < taps; tap++) {
-        const int from = t - taps + 1 + tap;
+        const int from = t - (taps - 1 - tap) * (skip + 1);
         if (from >= 0) y += (double)weight[channel * taps + tap] * r.ring[(size_t)from][channel];
     }
     return silu ? silu_f64(y) : y;
@@ -156,7 +157,7 @@ static inline void exact_conv(const state_layer &l, msgl_dtype act, state_reques
             r->ring[t][i] = gates ? rounded(act, (double)in[i] * in[n + i]) : in[i];
         }
         for (int i = 0; i < n; i++) {
-            const double y = convolved(*r, t, i, c.weight, c.taps,
+            const double y = convolved(*r, t, i, c.weight, c.taps, c.skip,
                                        c.bias != NULL ? (double)c.bias[i] : 0, c.silu);
             r->out[(size_t)t * n + i] = gates ? y * (double)in[2 * n + i] : y;
         }
@@ -231,7 +232,7 @@ static inline void exact_delta_head(const state_layer &l, state_request *r, int 
         const float *a = in + channels + c.v_heads * dv, *b = &in[l.in - c.v_heads];
         const auto mixed = [&](std::vector<double> *to, int first) {
             for (size_t i = 0; i < to->size(); i++)
-                (*to)[i] = convolved(*r, t, first + (int)i, c.conv, MSGL_DELTA_TAPS, 0, true);
+                (*to)[i] = convolved(*r, t, first + (int)i, c.conv, MSGL_DELTA_TAPS, 0, 0, true);
         };
         mixed(&q, k_head * dk), mixed(&k, keys + k_head * dk), mixed(&v, 2 * keys + head * dv);
         unit_f64(&q, 1 / sqrt((double)dk)), unit_f64(&k, 1);

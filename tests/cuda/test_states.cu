@@ -140,8 +140,8 @@ static std::vector<char> state_bits(const state_layer &l, msgl_dtype act, int le
     const std::vector<char> raw = state_bytes(l, state);
     const size_t row = (size_t)l.ring * msgl__dtype_size(act), at = l.matrix * sizeof(float);
     std::vector<char> bits(raw.begin(), raw.begin() + (ptrdiff_t)at);
-    for (int pos = len > l.taps - 1 ? len - l.taps + 1 : 0; l.ring > 0 && pos < len; pos++) {
-        const auto from = raw.begin() + (ptrdiff_t)(at + (size_t)(pos % l.taps) * row);
+    for (int pos = len > l.rows - 1 ? len - l.rows + 1 : 0; l.ring > 0 && pos < len; pos++) {
+        const auto from = raw.begin() + (ptrdiff_t)(at + (size_t)(pos % l.rows) * row);
         bits.insert(bits.end(), from, from + (ptrdiff_t)row);
     }
     return bits;
@@ -174,9 +174,9 @@ static void check_state(family *f, const state_layer &l, const state_request &r,
                     STATE, "state");
     }
     const char *ring = raw.data() + l.matrix * sizeof(float);
-    for (int pos = len > l.taps - 1 ? len - l.taps + 1 : 0; l.ring > 0 && pos < len; pos++) {
+    for (int pos = len > l.rows - 1 ? len - l.rows + 1 : 0; l.ring > 0 && pos < len; pos++) {
         for (int i = 0; i < l.ring; i++) {
-            const size_t at = (size_t)(pos % l.taps) * (size_t)l.ring + (size_t)i;
+            const size_t at = (size_t)(pos % l.rows) * (size_t)l.ring + (size_t)i;
             expect(f, msgl__load_f32(ring, act, at) == r.ring[(size_t)pos][(size_t)i],
                    "input kept");
         }
@@ -283,9 +283,12 @@ static int check_all(bench_exec *e, msgl_dtype act, bool quick, uint64_t *seed)
     int failed = 0;
     e->x.act = act;
     printf("%s\n", msgl__dtype_name(act));
-    failed += check_layer(e, "conv 2 taps", conv_layer(act, 48, 2, false, false, seed), seed);
-    failed += check_layer(e, "conv gates", conv_layer(act, 144, 3, true, false, seed), seed);
-    failed += check_layer(e, "conv bias", conv_layer(act, 272, 4, false, true, seed), seed);
+    failed += check_layer(e, "conv 2 taps", conv_layer(act, 48, 2, 0, false, false, seed), seed);
+    failed += check_layer(e, "conv gates", conv_layer(act, 144, 3, 0, true, false, seed), seed);
+    failed += check_layer(e, "conv bias", conv_layer(act, 272, 4, 0, false, true, seed), seed);
+    failed += check_layer(e, "conv skip 1", conv_layer(act, 48, 3, 1, true, true, seed), seed);
+    failed += check_layer(e, "conv skip 2", conv_layer(act, 144, 4, 2, false, false, seed), seed);
+    failed += check_layer(e, "conv skip 7", conv_layer(act, 16, 4, 7, false, false, seed), seed);
     failed += check_layer(e, "ssm small",
                           ssm_layer(act, 6, 2, 16, 16, MSGL_SSM_NORM_GATED, 2, seed), seed);
     failed += check_layer(e, "ssm 80x24",

@@ -14,6 +14,7 @@ enum {
     THREADS = 128,
     TILE = 16, // rows that a thread computes
     PAST = MSGL_CONV_MAX_TAPS - 1,
+    AT_ONCE = 4, // inputs that a thread keeps at a time
     MAX_GRID_Y = 65535,
 };
 
@@ -26,10 +27,11 @@ struct conv_args {
     void *out;
     size_t ld_out;
     int channels, taps;
+    int step, state_rows; // step: tokens from a tap's input to the next one's
 };
 
-// A channel's last inputs, the newest in x[PAST - 1]; those that no tap reads are 0, as the taps
-// that are not there.
+// A channel's inputs that a token reads besides its own, the newest in x[PAST - 1]; those that no
+// tap reads are 0, as the taps that are not there.
 struct conv_window {
     float x[PAST];
     __device__ __forceinline__ void push(float v)
@@ -69,10 +71,20 @@ static __device__ __forceinline__ float input(const conv_args &p, int row, int c
 template <typename T>
 static __device__ __forceinline__ T *kept(const conv_args &p, int state, int pos, int channel)
 {
-    return p.io.at<T>(state) + (size_t)(pos % p.taps) * p.channels + channel;
+    return p.io.at<T>(state) + (size_t)(pos % p.state_rows) * p.channels + channel;
 }
 
-// What is in front of the request's row `row`, which may be the one behind its last.
+// The input of the request's row `row`, which may be in front of the call's, or of the request.
+template <typename T>
+static __device__ __forceinline__ float input_at(const conv_args &p, const states_request &q,
+                                                 int row, int channel)
+{
+    const int pos = q.first + (row - q.row);
+    if (row >= q.row) return input<T>(p, row, channel);
+    return q.from >= 0 && pos >= 0 ? to_f32(*kept<T>(p, q.from, pos, channel)) : 0;
+}
+
+// What the request's row `row` reads besides its own input.
 template <typename T>
 static __device__ __forceinline__ conv_window past_of(const conv_args &p, const states_request &q,
                                                       int row, int channel)
@@ -80,27 +92,43 @@ static __device__ __forceinline__ conv_window past_of(const conv_args &p, const 
     conv_window w;
 #pragma unroll
     for (int i = 0; i < PAST; i++) {
-        const int back = PAST - i, pos = q.first + (row - q.row) - back;
-        w.x[i] = 0;
-        if (back >= p.taps) continue;
-        if (row - back >= q.row)
-            w.x[i] = input<T>(p, row - back, channel);
-        else if (q.from >= 0 && pos >= 0)
-            w.x[i] = to_f32(*kept<T>(p, q.from, pos, channel));
+        const int back = PAST - i;
+        w.x[i] = back < p.taps ? input_at<T>(p, q, row - back * p.step, channel) : 0;
     }
     return w;
 }
 
-// The inputs before position `len` into a state.
+// The inputs before position `len` into a state. What is in the state that the request goes on from
+// is there already.
 template <typename T>
-static __device__ __forceinline__ void keep(const conv_args &p, const conv_window &w, int len,
+static __device__ __forceinline__ void keep(const conv_args &p, const states_request &q, int len,
                                             int channel, int state)
 {
+    const int end = q.row + (len - q.first), oldest = max(end - p.state_rows + 1, end - len);
+    for (int row = state == q.from ? max(oldest, q.row) : oldest; row < end; row += AT_ONCE) {
+        float x[AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < PAST; i++) {
-        const int back = PAST - i, pos = len - back;
-        if (back < p.taps && pos >= 0) *kept<T>(p, state, pos, channel) = from_f32<T>(w.x[i]);
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (row + i < end) x[i] = input_at<T>(p, q, row + i, channel);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int pos = len - (end - row) + i;
+            if (row + i < end) *kept<T>(p, state, pos, channel) = from_f32<T>(x[i]);
+        }
     }
+}
+
+// Behind the request's last token, and where else its inputs are to be kept. What is read of the
+// state that is written last is read before.
+template <typename T>
+static __device__ __forceinline__ void keep_all(const conv_args &p, const states_request &q,
+                                                int channel)
+{
+    for (int i = q.save; i < q.save_end; i++) {
+        keep<T>(p, q, p.io.saves[i].len, channel, p.io.saves[i].state);
+    }
+    keep<T>(p, q, q.first + q.tokens, channel, q.to);
 }
 
 // The row's result; its input goes into the window.
@@ -119,7 +147,30 @@ static __device__ __forceinline__ void convolve(const conv_args &p, const conv_c
     w.push(now);
 }
 
-// A request a grid row, its tokens in order.
+// Rows [first, end) of the request. Of a step of 3, rows 5, 8, 11, ... are a chain of their own, as
+// are 6, 9, 12, ... and 7, 10, 13, ...: w, which is what `first` reads, is of the first of them.
+template <typename T>
+static __device__ __forceinline__ void convolve_rows(const conv_args &p, const conv_channel &c,
+                                                     const states_request &q, conv_window w,
+                                                     int first, int end, int channel)
+{
+    for (int at = first; at < min(first + p.step, end); at++) {
+        if (at > first) w = past_of<T>(p, q, at, channel);
+        for (int row = at; row < end; row += p.step) convolve<T>(p, c, w, row, channel);
+    }
+}
+
+// Rows [first, end) of padding.
+template <typename T>
+static __device__ __forceinline__ void clear_rows(const conv_args &p, int first, int end,
+                                                  int channel)
+{
+    for (int row = first; row < end; row++) {
+        ((T *)p.out)[(size_t)row * p.ld_out + channel] = from_f32<T>(0.f);
+    }
+}
+
+// A request a grid row.
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) conv_answers(const __grid_constant__ conv_args p)
 {
@@ -129,20 +180,16 @@ static __global__ void __launch_bounds__(THREADS) conv_answers(const __grid_cons
         msgl__pdl_wait();
         return;
     }
-    states_request q = request_of(p.io, (int)blockIdx.y);
+    const states_request q = request_of(p.io, (int)blockIdx.y);
     const conv_channel c = channel_of(p, channel);
-    conv_window w = past_of<T>(p, q, q.row, channel); // of its state, older than the step
+    const conv_window w = past_of<T>(p, q, q.row, channel); // of its state, older than the step
     msgl__pdl_wait();
-    for (int t = 0; t < q.tokens; t++) {
-        const int row = q.row + t, pos = q.first + t;
-        if (q.to < 0) {
-            ((T *)p.out)[(size_t)row * p.ld_out + channel] = from_f32<T>(0.f);
-            continue;
-        }
-        convolve<T>(p, c, w, row, channel);
-        keep_saves(p.io, q, pos, [&](int state) { keep<T>(p, w, pos + 1, channel, state); });
+    if (q.to < 0) {
+        clear_rows<T>(p, q.row, q.row + q.tokens, channel);
+    } else {
+        convolve_rows<T>(p, c, q, w, q.row, q.row + q.tokens, channel);
+        keep_all<T>(p, q, channel);
     }
-    if (q.to >= 0) keep<T>(p, w, q.first + q.tokens, channel, q.to);
 }
 
 // Rows [TILE blockIdx.y, TILE blockIdx.y + TILE) of the call's, and those TILE gridDim.y behind.
@@ -158,23 +205,19 @@ static __global__ void __launch_bounds__(THREADS) conv_rows(const __grid_constan
     for (int top = p.io.cu_seqlens_q[0] + TILE * (int)blockIdx.y; top < all; top += step) {
         const int end = min(top + TILE, all);
         int r = msgl__owner_of(p.io.cu_seqlens_q, p.io.size, top);
-        states_request q = request_of(p.io, r);
-        conv_window w = past_of<T>(p, q, top, channel);
-        for (int row = top; row < end; row++) {
-            if (row == q.row + q.tokens) {
-                do q = request_of(p.io, ++r);
-                while (q.tokens == 0);
-                w = past_of<T>(p, q, row, channel);
-            }
-            if (q.to >= 0)
-                convolve<T>(p, c, w, row, channel);
-            else
-                ((T *)p.out)[(size_t)row * p.ld_out + channel] = from_f32<T>(0.f);
+        for (int row = top; row < end; r++) {
+            const states_request q = request_of(p.io, r);
+            const int behind = min(end, q.row + q.tokens);
+            if (q.to < 0)
+                clear_rows<T>(p, row, behind, channel);
+            else if (row < behind)
+                convolve_rows<T>(p, c, q, past_of<T>(p, q, row, channel), row, behind, channel);
+            row = behind;
         }
     }
 }
 
-// A request a grid row. What its threads read of the state that they write they have read before.
+// A request a grid row.
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) conv_keep(const __grid_constant__ conv_args p)
 {
@@ -183,13 +226,7 @@ static __global__ void __launch_bounds__(THREADS) conv_keep(const __grid_constan
     msgl__pdl_wait();
     if (channel >= p.channels) return;
     const states_request q = request_of(p.io, (int)blockIdx.y);
-    if (q.to < 0 || q.tokens == 0) return;
-    for (int i = q.save; i < q.save_end; i++) {
-        const int len = p.io.saves[i].len, row = q.row + len - q.first;
-        keep<T>(p, past_of<T>(p, q, row, channel), len, channel, p.io.saves[i].state);
-    }
-    const conv_window w = past_of<T>(p, q, q.row + q.tokens, channel);
-    keep<T>(p, w, q.first + q.tokens, channel, q.to);
+    if (q.to >= 0 && q.tokens > 0) keep_all<T>(p, q, channel);
 }
 
 static conv_args args_of(const msgl_conv_call *c)
@@ -200,6 +237,7 @@ static conv_args args_of(const msgl_conv_call *c)
     p.weight = c->weight, p.bias = c->bias, p.silu = c->silu;
     p.out = c->out, p.ld_out = c->ld_out;
     p.channels = c->channels, p.taps = c->taps;
+    p.step = c->skip + 1, p.state_rows = msgl__conv_rows(c->taps, c->skip);
     return p;
 }
 
