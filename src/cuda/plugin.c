@@ -102,6 +102,8 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .store = msgl__cuda_index_store,
         .choose = msgl__cuda_index_choose,
         .choose_blocks = msgl__cuda_index_choose_blocks,
+        .store_means = msgl__cuda_index_store_means,
+        .choose_means = msgl__cuda_index_choose_means,
     };
     k->streams = (msgl_streams_kernels){
         .spread = msgl__cuda_streams_spread,

@@ -8,6 +8,7 @@
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/ops/index.cuh"
+#include "cuda/ops/index_vector.cuh"
 #include "cuda/ops/ops.h"
 #include "cuda/ops/vec8.cuh"
 #include "cuda/ptx/copy.cuh"
@@ -21,47 +22,6 @@ enum {
 };
 
 // --- keys and queries ----------------------------------------------------------------------------
-
-// Pair i of a head, in place.
-template <typename T>
-static __device__ __forceinline__ void rotate_pair(T *head, const float *cos_sin, int half, int i)
-{
-    const float c = cos_sin[i], s = cos_sin[half + i];
-    const float a = to_f32(head[i]), b = to_f32(head[half + i]);
-    head[i] = from_f32<T>(a * c - b * s);
-    head[half + i] = from_f32<T>(b * c + a * s);
-}
-
-// A vector of the token, by a warp: the norm that its weight says, none without one, then the
-// rotation. row: shared memory, [dim].
-template <typename T>
-static __device__ __forceinline__ void norm_and_rotate(const msgl_index_store_call &c, const T *in,
-                                                       const float *weight, const float *bias,
-                                                       const float *cos_sin, float *row)
-{
-    const int lane = (int)threadIdx.x % 32;
-    float sum = 0, squares = 0;
-    for (int i = lane; bias != NULL && i < c.dim; i += 32) sum += to_f32(in[i]);
-    const float mean = bias != NULL ? group_sum(sum, 32) / (float)c.dim : 0.f;
-    for (int i = lane; i < c.dim; i += 32) {
-        const float d = to_f32(in[i]) - mean;
-        squares += d * d;
-    }
-    const float inv = 1.0f / sqrtf(group_sum(squares, 32) / (float)c.dim + c.eps);
-    for (int i = lane; i < c.dim; i += 32) {
-        const float normed = (to_f32(in[i]) - mean) * inv * weight[i];
-        row[i] = bias != NULL ? normed + bias[i] : normed;
-    }
-    __syncwarp();
-    for (int i = lane; i < c.half; i += 32) rotate_pair(row, cos_sin, c.half, i);
-    __syncwarp();
-}
-
-template <typename T>
-static __device__ __forceinline__ void store_row(const float *row, int dim, T *to)
-{
-    for (int i = (int)threadIdx.x % 32; i < dim; i += 32) to[i] = from_f32<T>(row[i]);
-}
 
 // A block a token: the first warp has its key, the others its queries, a warp a query or, where
 // these have no norm, a thread a pair.
@@ -78,12 +38,12 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
     T *queries = (T *)c.q + t * c.ld_q;
     if (warp == 0) {
         const T *k = (const T *)c.k + t * c.ld_k;
-        norm_and_rotate(c, k, c.k_weight, c.k_bias, cos_sin, rows[0]);
+        norm_and_rotate(k, c.dim, c.half, c.eps, c.k_weight, c.k_bias, cos_sin, rows[0]);
         store_row(rows[0], c.dim, (T *)c.pool + (size_t)c.slots[t] * (size_t)c.dim);
     } else if (c.q_weight != NULL) {
         for (int h = warp - 1; h < c.heads; h += STORE_WARPS - 1) {
             T *q = queries + (size_t)h * (size_t)c.dim;
-            norm_and_rotate(c, q, c.q_weight, NULL, cos_sin, rows[warp]);
+            norm_and_rotate(q, c.dim, c.half, c.eps, c.q_weight, NULL, cos_sin, rows[warp]);
             store_row(rows[warp], c.dim, q);
             __syncwarp();
         }

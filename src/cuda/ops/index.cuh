@@ -11,11 +11,11 @@
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/mma.cuh"
 
-// A new token: its request, whose last new token is `last`, the table of that, and the keys that
-// the token sees.
+// A new token: its request, whose new tokens are [first, last], the table of that, and the keys
+// that the token sees.
 struct msgl_index_token {
     msgl_page_row table;
-    int32_t last, keys;
+    int32_t first, last, keys;
 };
 
 // Token `token` of the sequences, whose lengths are on the device. pages: rows of page_stride each.
@@ -30,6 +30,7 @@ static __device__ __forceinline__ msgl_index_token msgl__index_token(const msgl_
     t.table.pages = pages;
     t.table.first = s.dev_table_rows[req] * (int32_t)page_stride * paging.size;
     t.table.paging = paging;
+    t.first = s.dev_cu_seqlens_q[req];
     t.last = s.dev_cu_seqlens_q[req + 1] - 1;
     t.keys = s.dev_seqlens_k[req] - (t.last - token);
     return t;
@@ -43,11 +44,12 @@ template <int DIM> struct msgl_index_tile {
     static const int BYTES = INDEX_KEYS * PITCH;
 };
 
-// Asks for the keys of positions [at, end), at most INDEX_KEYS, of `dim` elements, and zeros behind
-// both; by a block of THREADS, one group of copies.
-template <typename T, int DIM, int THREADS>
+// Asks for keys [at, end), at most INDEX_KEYS, of `dim` elements, and zeros behind both; by a block
+// of THREADS, one group of copies. table: the slots of keys, msgl_page_row where every position has
+// one.
+template <typename T, int DIM, int THREADS, typename TABLE>
 static __device__ __forceinline__ void msgl__ask_index_tile(const void *pool, int32_t dim,
-                                                            const msgl_page_row &table, int32_t at,
+                                                            const TABLE &table, int32_t at,
                                                             int32_t end, uint32_t tile)
 {
     for (int32_t i = threadIdx.x; i < INDEX_KEYS * (DIM / 8); i += THREADS) {

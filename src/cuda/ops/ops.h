@@ -69,11 +69,13 @@ void msgl__cuda_join_columns(msgl_exec *x, msgl_dtype dtype, const void *shards,
                              int rows, int dim, void *out);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 
-// Pools are of the activations' dtype. choose: bf16 and f16, dim a multiple of 8. choose_blocks:
-// any number of tokens.
+// Pools are of the activations' dtype. choose: bf16 and f16, dim a multiple of 8. choose_blocks
+// and choose_means: any number of tokens.
 void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call *c);
 void msgl__cuda_index_choose(msgl_exec *x, const msgl_index_choose_call *c);
 void msgl__cuda_index_choose_blocks(msgl_exec *x, const msgl_index_blocks_call *c);
+void msgl__cuda_index_store_means(msgl_exec *x, const msgl_index_means_store_call *c);
+void msgl__cuda_index_choose_means(msgl_exec *x, const msgl_index_blocks_call *c);
 
 // kernel/streams.h.
 void msgl__cuda_streams_spread(msgl_exec *x, const void *in, int rows, int n, int dim, void *out);

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CPU's choice of blocks by their means for a test of a GPU's: kernel/kernel.h is C11 that C++
+// cannot include.
+#ifndef MSGL_TESTS_CUDA_MEANS_CPU_H
+#define MSGL_TESTS_CUDA_MEANS_CPU_H
+
+#include "kernel/index.h"
+
+// msgl_index_kernels.choose_means in plain C; the exec's status.
+int means_on_cpu(const msgl_index_blocks_call *c);
+
+#endif
