@@ -59,18 +59,21 @@ void stop(state why, const char *site)
     if (_setjmp(f.at) == 0) _longjmp(scheduler, 1);
 }
 
+// A fiber is the same thread of one block after the other.
 void begin()
 {
-    (*kernel)();
-    stop(ENDED, "the end");
+    for (;;) {
+        (*kernel)();
+        stop(ENDED, "the end");
+    }
 }
 
-// A context is made once for each block; between threads jumps are enough.
+// A context is made once, as that asks the system; between threads jumps are enough.
 void start(int thread)
 {
     static ucontext_t made, here;
     fiber &f = fibers[thread];
-    if (f.stack == NULL) f.stack = (char *)malloc(STACK);
+    f.stack = (char *)malloc(STACK);
     getcontext(&made);
     made.uc_stack.ss_sp = f.stack;
     made.uc_stack.ss_size = STACK;
@@ -79,12 +82,12 @@ void start(int thread)
     swapcontext(&here, &made);
 }
 
-void run(int thread, bool first)
+void run(int thread)
 {
     current = thread;
     threadIdx = dim3((unsigned)thread);
     if (_setjmp(scheduler) != 0) return;
-    if (first) start(thread);
+    if (fibers[thread].stack == NULL) start(thread);
     _longjmp(fibers[thread].at, 1);
 }
 
@@ -127,8 +130,6 @@ void run_block()
         fibers[i].slot = 0;
         emulator_copies[i].assign(1, {});
     }
-    bool first[EMULATOR_THREADS];
-    std::fill(first, first + num_threads, true);
     for (;;) {
         bool any = false;
         shuffle(&warps);
@@ -140,8 +141,7 @@ void run_block()
                 for (int lane : lanes) {
                     const int i = warp * 32 + lane;
                     if (fibers[i].where != READY) continue;
-                    run(i, first[i]);
-                    first[i] = false;
+                    run(i);
                     ran = true;
                 }
                 ran = complete(warp) || ran;
