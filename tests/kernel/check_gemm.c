@@ -15,10 +15,16 @@ void msgl__check_gemm(checkkern *ck);
 // most sum |x w|. Errors of k steps add up like a random walk: 4 sqrt(k) is four deviations, and 8
 // covers the shortest sums. bf16 products are exact in f32, f16 and f32 ones are fused or rounded
 // once more; those of int8 are exact over a group, and rounded with its two scales.
+//
+// Of a sum of k products, as a share of the sum of their magnitudes.
+static double roundings(int k)
+{
+    return 0x1p-24 * (4 * sqrt((double)k) + 8);
+}
+
 static ck_tol tolerance(int k, double largest_abs_sum)
 {
-    const double eps = 0x1p-24 * (4 * sqrt((double)k) + 8);
-    return (ck_tol){.abs = eps * largest_abs_sum + 1e-37, .rel = 0, .nmse = 1e-10};
+    return (ck_tol){.abs = roundings(k) * largest_abs_sum + 1e-37, .rel = 0, .nmse = 1e-10};
 }
 
 typedef struct problem {
@@ -267,7 +273,7 @@ static void check_prompts_error(checkkern *ck)
 
 // What a unit of fewer bits cannot multiply comes out as f32 does it: sums that are no finite
 // numbers, products of numbers that round to an infinity; sums near the subnormal numbers as if
-// each activation was rounded by up to 2^-134.
+// each activation was rounded by up to 2^-134, which the sums' own roundings then follow.
 static void check_prompts_special(checkkern *ck)
 {
     if (!due_linear(ck, MSGL_W_F32, "prompts_special")) return;
@@ -296,11 +302,15 @@ static void check_prompts_special(checkkern *ck)
     int same = 0;
     for (size_t i = 0; i < 21 * ld; i++) {
         const size_t row = i / ld, col = i % ld;
-        double weights = 0;
-        for (size_t j = 0; j < k; j++) weights += fabs((double)o.rows[col * k + j]);
+        double weights = 0, products = 0;
+        for (size_t j = 0; j < k; j++) {
+            weights += fabs((double)o.rows[col * k + j]);
+            products += fabs((double)o.rows[col * k + j] * (double)o.in[row * k + j]);
+        }
         const bool tiny = row < 5 && fabsf(one[i]) < 0x1p-100f;
         if (!tiny && row != 8 && isfinite(one[i])) continue;
-        const double most = tiny ? 0x1p-133 * weights : 0x1p-22 * fabs((double)one[i]);
+        const double most =
+            tiny ? 0x1p-133 * weights + roundings(p.k) * products : 0x1p-22 * fabs((double)one[i]);
         const bool equal = isnan(one[i])   ? isnan(many[i])
                            : isinf(one[i]) ? one[i] == many[i]
                                            : fabs((double)many[i] - (double)one[i]) <= most;
