@@ -107,6 +107,9 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
     };
     k->streams = (msgl_streams_kernels){
         .spread = msgl__cuda_streams_spread,
+        .squash = msgl__cuda_streams_squash,
+        .mix = msgl__cuda_streams_mix,
+        .inject = msgl__cuda_streams_inject,
         .clear = msgl__cuda_streams_clear,
     };
     k->ngrams = (msgl_ngrams_kernels){.ids = msgl__cuda_ngram_ids, .gate = msgl__cuda_ngram_gate};

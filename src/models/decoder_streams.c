@@ -20,7 +20,7 @@ int msgl__streams_check(const msgl_model *m, msgl_err *err)
 {
     if (m->cfg.decoder.streams.num == 0 || m->target.kernels->streams.mix != NULL) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: gated residual streams (hc_count) have kernels for CPUs alone; "
+                         "%s: this device has no kernel for gated residual streams (hc_count); "
                          "allowed: --device cpu",
                          m->cfg.arch->name);
 }

@@ -35,7 +35,7 @@ typedef struct test_case {
     char name[96];
 } test_case;
 
-enum { MAX_CASES = 512 };
+enum { MAX_CASES = 640 };
 
 static harness_target target_of(const test_case *c)
 {
@@ -60,8 +60,8 @@ static bool has_kernels_for_caches(const msgl_model_config *c, const char *dtype
     return dtype != NULL || !latent || !index;
 }
 
-// Whether GPUs have kernels for the model: dual chunk attention wants 16 bits, Qwen4-Exp's streams
-// and DeepSeek-V4's compressed keys have none.
+// Whether GPUs have kernels for the model: dual chunk attention wants 16 bits, DeepSeek-V4's
+// compressed keys have none.
 static bool has_kernels(const char *model, const char *dtype)
 {
     char dir[512];
@@ -70,7 +70,7 @@ static bool has_kernels(const char *model, const char *dtype)
     parity_path(dir, model, "");
     if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
     const bool dual = c->ropes[0].dual.len > 0, keeps = has_kernels_for_caches(c, dtype);
-    const bool cpu_only = c->decoder.streams.num > 0 || c->decoder.compressed.groups > 0;
+    const bool cpu_only = c->decoder.compressed.groups > 0;
     free(c);
     return keeps && !cpu_only && (!dual || dtype != NULL);
 }
@@ -239,8 +239,8 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
 // Models whose states go on token by token, so that no cut of a prompt changes a bit.
 static void add_recurrent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
 {
-    const char *const models[] = {"lfm2", "granite_hybrid", "nemotron_h_latent", "qwen3_next",
-                                  "zamba2"};
+    const char *const models[] = {"lfm2",   "granite_hybrid", "nemotron_h_latent", "qwen3_next",
+                                  "zamba2", "qwen4_exp",      "qwen4_exp_ngrams"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         add(tests, n, test_deterministic,
             (test_case){.model = models[i], .dtype = "auto", .desc = d});
@@ -281,11 +281,12 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
             (test_case){parity_models[m], "bfloat16", "expected_bf16.bin", .desc = NULL});
     }
     for (int graphs = 0; graphs < 2 && !quick; graphs++) {
-        const char *const models[] = {"qwen3_next_hd128", "llama4",          "lfm2",
-                                      "granite_hybrid",   "falcon_h1",       "nemotron_h_latent",
-                                      "kimi_linear",      "gemma4_hd512",    "mimo_v2_hd192",
-                                      "deepseek_v32",     "zamba2",          "zamba2_rope",
-                                      "minimax_m3",       "minimax_m3_hd128"};
+        const char *const models[] = {"qwen3_next_hd128", "llama4",           "lfm2",
+                                      "granite_hybrid",   "falcon_h1",        "nemotron_h_latent",
+                                      "kimi_linear",      "gemma4_hd512",     "mimo_v2_hd192",
+                                      "deepseek_v32",     "zamba2",           "zamba2_rope",
+                                      "minimax_m3",       "minimax_m3_hd128", "qwen4_exp",
+                                      "qwen4_exp_ngrams"};
         for (size_t m = 0; m < MSGL_COUNT(models); m++) {
             add(tests, &n, test_parity,
                 (test_case){models[m], "bfloat16", "expected_bf16.bin", .desc = NULL,
