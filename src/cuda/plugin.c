@@ -70,6 +70,7 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
     };
     k->moe = (msgl_moe_kernels){
         .route = msgl__cuda_moe_route,
+        .look_up = msgl__cuda_moe_look_up,
         .sort = msgl__cuda_moe_sort,
         .gather = msgl__cuda_moe_gather,
         .keep_own = msgl__cuda_moe_keep_own,
@@ -104,6 +105,17 @@ static int fill_kernels(const msgl_device_options *o, msgl_kernels *k, msgl_err 
         .choose_blocks = msgl__cuda_index_choose_blocks,
         .store_means = msgl__cuda_index_store_means,
         .choose_means = msgl__cuda_index_choose_means,
+        .list = msgl__cuda_index_list,
+    };
+    k->compress = (msgl_compress_kernels){
+        .rotate = msgl__cuda_rotate_pairs,
+        .store = msgl__cuda_store_rows,
+        .make = msgl__cuda_compress,
+    };
+    k->hyper = (msgl_hyper_kernels){
+        .open = msgl__cuda_hyper_open,
+        .close = msgl__cuda_hyper_close,
+        .head = msgl__cuda_hyper_head,
     };
     k->streams = (msgl_streams_kernels){
         .spread = msgl__cuda_streams_spread,

@@ -4,7 +4,8 @@
 #include "kernel/kernel.h"
 #include "utils/threadpool.h"
 
-int blocks_on_cpu(const msgl_index_blocks_call *c)
+// One of the two.
+static int run(const msgl_index_blocks_call *blocks, const msgl_index_list_call *list)
 {
     static msgl_kernels k;
     msgl_pool *pool;
@@ -13,7 +14,21 @@ int blocks_on_cpu(const msgl_index_blocks_call *c)
     if (code != 0) return code;
     msgl_exec x = {.pool = pool};
     msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
-    k.index.choose_blocks(&x, c);
+    if (blocks != NULL) {
+        k.index.choose_blocks(&x, blocks);
+    } else {
+        k.index.list(&x, list);
+    }
     msgl__pool_destroy(pool);
     return x.status;
+}
+
+int blocks_on_cpu(const msgl_index_blocks_call *c)
+{
+    return run(c, NULL);
+}
+
+int list_on_cpu(const msgl_index_list_call *c)
+{
+    return run(NULL, c);
 }

@@ -6,15 +6,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "tests/cuda/ops_check.cuh"
+#include "tests/cuda/paged_seqs.cuh"
 
 extern "C" {
 #include "tests/cuda/index_cpu.h"
-}
-
-static int below(uint64_t *seed, int n)
-{
-    return (int)(rng_next(seed) % (uint64_t)n);
 }
 
 // --- keys and queries ----------------------------------------------------------------------------
@@ -103,72 +98,11 @@ static void check_store(bench_exec *e, family *f, const store_case &t, uint64_t 
 
 // --- the choice ----------------------------------------------------------------------------------
 
-// Requests whose new tokens are the last q_lens of k_lens keys, in pages in any order.
-struct paged {
-    std::vector<int32_t> q_lens, k_lens, cu, rows, pages; // cu, rows: of seqs; pages: the table
-    std::vector<bool> owned;                              // slots that some request has
-    int page, stride, most, tokens;
-    int32_t *device[4];
-    msgl_seqs seqs;
-
-    int slot(int req, int key) const
-    {
-        return pages[rows[req] * stride + key / page] * page + key % page;
-    }
-};
-
-static paged paged_new(const std::vector<int32_t> &q_lens, const std::vector<int32_t> &k_lens,
-                       int page, uint64_t *seed)
-{
-    paged p = {q_lens, k_lens, {0}};
-    const int batch = (int)q_lens.size();
-    p.page = page;
-    p.most = *std::max_element(k_lens.begin(), k_lens.end());
-    p.stride = p.most / page + 2;
-    int num = 0;
-    for (int i = 0; i < batch; i++) {
-        p.cu.push_back(p.cu[i] + q_lens[i]);
-        p.rows.push_back(batch - i); // row 0 is nobody's
-        num += (k_lens[i] + page - 1) / page;
-    }
-    p.tokens = p.cu[batch];
-    std::vector<int32_t> order;
-    for (int i = 0; i <= num; i++) order.push_back(i);
-    for (int i = num; i > 0; i--) std::swap(order[i], order[below(seed, i + 1)]);
-    p.pages.assign((size_t)(batch + 1) * p.stride, order[0]);
-    p.owned.assign((size_t)(num + 1) * page, false);
-    for (int i = 0, next = 1; i < batch; i++) {
-        for (int at = 0; at * page < k_lens[i]; at++) {
-            p.pages[p.rows[i] * p.stride + at] = order[next++];
-        }
-        for (int key = 0; key < k_lens[i]; key++) p.owned[p.slot(i, key)] = true;
-    }
-    const std::vector<int32_t> *const all[] = {&p.cu, &p.k_lens, &p.rows, &p.pages};
-    for (int i = 0; i < 4; i++) p.device[i] = ints_upload(all[i]->data(), all[i]->size());
-    p.seqs = {};
-    p.seqs.size = batch, p.seqs.num_tokens = p.tokens, p.seqs.max_seqlen_k = p.most;
-    p.seqs.max_seqlen_q = *std::max_element(q_lens.begin(), q_lens.end());
-    p.seqs.dev_cu_seqlens_q = p.device[0], p.seqs.dev_seqlens_k = p.device[1];
-    p.seqs.dev_table_rows = p.device[2];
-    return p;
-}
-
-static void paged_free(paged *p)
-{
-    for (int32_t *d : p->device) cudaFree(d);
-}
-
-static std::vector<int32_t> ints_download(const int32_t *from, size_t n)
-{
-    std::vector<int32_t> v(n);
-    CUDA_OK(cudaMemcpy(v.data(), from, n * 4, cudaMemcpyDeviceToHost));
-    return v;
-}
-
 struct choice {
     msgl_dtype dtype;
     int heads, dim, top_k, page, score_rows;
     std::vector<int32_t> q_lens, k_lens;
+    int every = 0; // as in msgl_index_choose_call
 };
 
 // Whole numbers from -2 to 2, and NaN where `nan` says so.
@@ -220,7 +154,7 @@ static void check_choice(bench_exec *e, family *f, const choice &t, uint64_t *se
     void *const scores = device_copy(NULL, (size_t)t.score_rows * p.most * sizeof(float));
     msgl_index_choose_call c = {};
     c.seqs = &p.seqs;
-    c.heads = t.heads, c.dim = t.dim, c.top_k = t.top_k;
+    c.heads = t.heads, c.dim = t.dim, c.top_k = t.top_k, c.every = t.every;
     c.q = q.dev, c.ld_q = (size_t)t.heads * t.dim;
     c.weights = (const float *)weights.dev;
     c.dtype = t.dtype, c.pool = pool.dev;
@@ -234,8 +168,9 @@ static void check_choice(bench_exec *e, family *f, const choice &t, uint64_t *se
     for (int i = 0; i < p.seqs.size; i++) {
         for (int token = p.cu[i]; token < p.cu[i + 1]; token++) {
             const int n = t.k_lens[i] - (p.cu[i + 1] - token) + 1;
+            const int every = std::max(t.every, 1);
             std::vector<double> sums;
-            for (int key = 0; key < n; key++) {
+            for (int key = every - 1; key < n; key += every) {
                 double score = 0;
                 for (int h = 0; h < t.heads; h++) {
                     const size_t row = (size_t)token * t.heads + h;
@@ -246,7 +181,7 @@ static void check_choice(bench_exec *e, family *f, const choice &t, uint64_t *se
                 sums.push_back(score);
             }
             std::vector<int32_t> want = first_of(sums, t.top_k);
-            for (int32_t &key : want) key = p.slot(i, key);
+            for (int32_t &key : want) key = p.slot(i, (key + 1) * every - 1);
             expect(f, counts[token] == (int)want.size(), "number of keys");
             want.resize(t.top_k, -1);
             const auto from = got.begin() + (size_t)token * t.top_k;
@@ -276,8 +211,7 @@ static wanted on_cpu(const msgl_index_blocks_call &gpu, const paged &p, const ar
     const size_t lists = (size_t)gpu.heads * gpu.top_k * gpu.size;
     wanted w = {std::vector<int32_t>(lists, -1), std::vector<int32_t>(gpu.heads, -1)};
     std::vector<float> scores((size_t)gpu.heads * gpu.max_blocks);
-    msgl_seqs s = p.seqs;
-    s.cu_seqlens_q = p.cu.data(), s.seqlens_k = p.k_lens.data(), s.table_rows = p.rows.data();
+    const msgl_seqs s = paged_host(p);
     msgl_index_blocks_call c = gpu;
     c.seqs = &s, c.first = token, c.tokens = 1;
     c.q = q.host, c.dtype = MSGL_F32, c.pool = pool.host;
@@ -354,6 +288,60 @@ static void check_all_blocks(bench_exec *e, family *f, msgl_dtype dtype, bool qu
     check_blocks(e, f, {dtype, 1, 128, 128, 16, 1, 16, 256, {1, 1}, {70000, 3}}, seed);
 }
 
+// --- lists ---------------------------------------------------------------------------------------
+
+struct listing {
+    int window, every, top_k, page, first, tokens; // top_k 0: all keys of windows
+    std::vector<int32_t> q_lens, k_lens;
+};
+
+// Against the CPU's, whose lists are whole numbers.
+static void check_list(bench_exec *e, family *f, const listing &t, uint64_t *seed)
+{
+    paged p = paged_new(t.q_lens, t.k_lens, t.page, seed);
+    const msgl_seqs s = paged_host(p);
+    const size_t ld = (size_t)t.window + (size_t)std::max(t.top_k, p.most) + 3;
+    std::vector<int32_t> chosen((size_t)p.tokens * t.top_k + 1), counts;
+    for (int32_t &slot : chosen) slot = below(seed, (int)p.owned.size());
+    for (int i = 0; i < p.tokens; i++) counts.push_back(below(seed, t.top_k + 1));
+    std::vector<int32_t> want((size_t)t.tokens * ld, -1), want_counts(t.tokens, -1);
+    int32_t *const chosen_dev = ints_upload(chosen.data(), chosen.size());
+    int32_t *const counts_dev = ints_upload(counts.data(), counts.size());
+    int32_t *const keys_dev = ints_upload(want.data(), want.size());
+    int32_t *const num_dev = ints_upload(want_counts.data(), want_counts.size());
+    msgl_index_list_call c = {};
+    c.seqs = &s;
+    c.first = t.first, c.tokens = t.tokens, c.window = t.window;
+    c.every = t.every, c.shift = (int)p.owned.size();
+    c.chosen = t.top_k > 0 ? chosen.data() : NULL, c.chosen_counts = counts.data();
+    c.ld_chosen = t.top_k;
+    c.pages = p.pages.data(), c.page_stride = p.stride, c.page_size = t.page;
+    c.keys = want.data(), c.counts = want_counts.data(), c.ld_keys = ld;
+    if (list_on_cpu(&c) != 0) printf("the CPU's kernel failed\n"), exit(1);
+    c.seqs = &p.seqs;
+    c.chosen = t.top_k > 0 ? chosen_dev : NULL, c.chosen_counts = counts_dev;
+    c.pages = p.device[3], c.keys = keys_dev, c.counts = num_dev;
+    msgl__cuda_index_list(&e->x, &c);
+    exec_sync(e);
+    expect(f, ints_download(keys_dev, want.size()) == want, "keys of a list");
+    expect(f, ints_download(num_dev, want_counts.size()) == want_counts, "length of a list");
+    cudaFree(chosen_dev), cudaFree(counts_dev), cudaFree(keys_dev), cudaFree(num_dev);
+    paged_free(&p);
+}
+
+static void check_all_lists(bench_exec *e, family *f, uint64_t *seed)
+{
+    const listing cases[] = {
+        {8, 0, 0, 4, 0, 26, {1, 1, 20, 3, 1}, {1, 9, 20, 70, 25}},
+        {8, 4, 0, 4, 3, 23, {1, 1, 20, 3, 1}, {1, 9, 20, 70, 25}},
+        {8, 4, 3, 16, 0, 26, {1, 1, 20, 3, 1}, {1, 9, 20, 70, 25}},
+        {128, 128, 0, 64, 5, 32, {1, 40, 7}, {1150, 290, 33}},
+        {128, 4, 512, 7, 0, 48, {1, 40, 7}, {1150, 290, 33}},
+        {1, 1, 0, 5, 2, 2, {2, 2}, {30, 2}},
+    };
+    for (const listing &t : cases) check_list(e, f, t, seed);
+}
+
 int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
@@ -361,6 +349,8 @@ int main(int argc, char **argv)
     static bench_exec e;
     exec_open(&e, 1 << 20);
     family store = {"index store"}, chosen = {"index choice"}, blocks = {"index blocks"};
+    family lists = {"index lists"};
+    check_all_lists(&e, &lists, &seed);
     for (msgl_dtype dtype : {MSGL_F32, MSGL_F16, MSGL_BF16}) {
         for (bool rms : {false, true}) {
             check_store(&e, &store, {dtype, 5, 3, 16, 4, rms}, &seed);
@@ -377,14 +367,22 @@ int main(int argc, char **argv)
         check_choice(&e, &chosen, {half[d], 20, 64, 33, 16, 32, {1, 40, 7}, {150, 90, 33}}, &seed);
         check_choice(&e, &chosen, {half[d], 64, 128, 64, 1, 32, {1, 2}, {300, 65}}, &seed);
         check_choice(&e, &chosen, {half[d], 5, 200, 16, 7, 32, {2, 1}, {200, 17}}, &seed);
+        check_choice(&e, &chosen,
+                     {half[d], 4, 16, 3, 4, 32, {1, 1, 20, 3, 1}, {1, 9, 20, 70, 8}, 4}, &seed);
+        check_choice(&e, &chosen, {half[d], 20, 64, 33, 16, 32, {1, 40, 7}, {550, 290, 33}, 3},
+                     &seed);
+        check_choice(&e, &chosen, {half[d], 64, 128, 16, 5, 32, {1, 2}, {300, 65}, 1}, &seed);
     }
     if (!o.quick) {
         check_choice(&e, &chosen,
                      {MSGL_BF16, 64, 128, 2048, 64, 100, {1, 130, 1, 1}, {5000, 2100, 2048, 2049}},
                      &seed);
+        check_choice(
+            &e, &chosen,
+            {MSGL_BF16, 64, 128, 512, 64, 100, {1, 130, 1, 1}, {9000, 2100, 2048, 2051}, 4}, &seed);
         check_choice(&e, &chosen, {MSGL_BF16, 32, 128, 512, 16, 32, {33}, {9000}}, &seed);
     }
     int failed = family_end(&store);
-    failed |= family_end(&blocks);
+    failed |= family_end(&blocks) | family_end(&lists);
     return family_end(&chosen) | failed;
 }

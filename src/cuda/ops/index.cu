@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Family index (kernel/index.h). Scores are products of a token's queries, which are rows of the
-// tensor cores' tiles, 16 a warp, and its keys, 64 a block; a token's best are found by radix, as
-// double sparsity's. Every token is computed alone, in one order, so its bits and its choice depend
-// on its request alone.
+// Family index (kernel/index.h): single keys and lists. Scores are products of a token's queries,
+// which are rows of the tensor cores' tiles, 16 a warp, and its keys, 64 a block; a token's best
+// are found by radix, as double sparsity's. Every token is computed alone, in one order, so its
+// bits and its choice depend on its request alone.
 #include "cuda/attn/double_sparsity/largest.cuh"
 #include "cuda/device.cuh"
 #include "cuda/launch.cuh"
@@ -19,6 +19,7 @@ enum {
     STORE_WARPS = 4,
     SCORE_WARPS = 4,
     PICK_WARPS = 16,
+    LIST_THREADS = 128,
 };
 
 // --- keys and queries ----------------------------------------------------------------------------
@@ -73,17 +74,36 @@ extern "C" void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call
 
 // --- scores --------------------------------------------------------------------------------------
 
+// Where keys are that positions every - 1, 2 every - 1, ... have.
+struct every_row {
+    msgl_page_row table;
+    int32_t every; // 1: all have one
+
+    __device__ __forceinline__ int32_t operator[](int32_t key) const
+    {
+        return table[(key + 1) * every - 1];
+    }
+};
+
 // Tokens [first, first + num) of the sequences, whose orders are rows from 0 on.
 struct choose_args {
     msgl_index_choose_call c;
     msgl_seqs seqs; // c.seqs is the host's
     msgl_paging paging;
-    int32_t first;
+    int32_t first, every; // every: as in every_row
 };
 
-static __device__ __forceinline__ msgl_index_token find_token(const choose_args &a, int32_t token)
+// The keys that a token sees.
+struct seen_keys {
+    every_row table;
+    int32_t keys;
+};
+
+static __device__ __forceinline__ seen_keys find_keys(const choose_args &a, int32_t token)
 {
-    return msgl__index_token(a.seqs, a.c.pages, a.c.page_stride, a.paging, token);
+    const msgl_index_token of =
+        msgl__index_token(a.seqs, a.c.pages, a.c.page_stride, a.paging, token);
+    return {{of.table, a.every}, of.keys / a.every};
 }
 
 static __device__ __forceinline__ float positive(float s)
@@ -104,7 +124,7 @@ static __global__ __launch_bounds__(SCORE_WARPS *
     msgl__pdl_wait();
     msgl__pdl_trigger();
     const int32_t token = a.first + (int32_t)blockIdx.y, key0 = (int32_t)blockIdx.x * INDEX_KEYS;
-    const msgl_index_token of = find_token(a, token);
+    const seen_keys of = find_keys(a, token);
     if (of.keys <= c.top_k || key0 >= of.keys) return;
 
     const uint32_t tile = msgl__shared_address(keys);
@@ -173,7 +193,7 @@ static __global__ __launch_bounds__(PICK_WARPS *
     msgl__pdl_wait();
     msgl__pdl_trigger();
     const int32_t token = a.first + (int32_t)blockIdx.x;
-    const msgl_index_token of = find_token(a, token);
+    const seen_keys of = find_keys(a, token);
     int32_t *slots = c.slots + (size_t)token * (size_t)c.top_k;
     if (threadIdx.x == 0) c.counts[token] = min(of.keys, c.top_k);
     if (of.keys <= c.top_k) {
@@ -201,8 +221,9 @@ static void choose_rows(msgl_exec *x, const choose_args &a, int32_t num, int32_t
 
 template <typename T> static void choose(msgl_exec *x, const msgl_index_choose_call *c)
 {
-    const int32_t most = c->seqs->max_seqlen_k < c->max_keys ? c->seqs->max_seqlen_k : c->max_keys;
-    choose_args a = {*c, *c->seqs, msgl__paging_of(c->page_size), 0};
+    const int32_t every = c->every > 1 ? c->every : 1, all = c->seqs->max_seqlen_k / every;
+    const int32_t most = all < c->max_keys ? all : c->max_keys;
+    choose_args a = {*c, *c->seqs, msgl__paging_of(c->page_size), 0, every};
     for (; a.first < c->seqs->num_tokens; a.first += c->score_rows) {
         const int32_t left = c->seqs->num_tokens - a.first;
         const int32_t num = left < c->score_rows ? left : c->score_rows;
@@ -225,4 +246,44 @@ extern "C" void msgl__cuda_index_choose(msgl_exec *x, const msgl_index_choose_ca
     } else {
         choose<__half>(x, c);
     }
+}
+
+// --- lists ---------------------------------------------------------------------------------------
+
+struct list_args {
+    msgl_index_list_call c;
+    msgl_seqs seqs; // c.seqs is the host's
+    msgl_paging paging;
+};
+
+// A block a token. A list is written once and little is read for it: the launch is what it takes.
+static __global__ void __launch_bounds__(LIST_THREADS)
+    list_kernel(const __grid_constant__ list_args a)
+{
+    const msgl_index_list_call &c = a.c;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int32_t token = c.first + (int32_t)blockIdx.x;
+    const msgl_index_token of = msgl__index_token(a.seqs, c.pages, c.page_stride, a.paging, token);
+    const int32_t near = min(c.window, of.keys), t = (int32_t)threadIdx.x;
+    int32_t *keys = c.keys + (size_t)blockIdx.x * c.ld_keys, num = 0;
+    for (int32_t i = t; i < near; i += LIST_THREADS) keys[i] = of.table[of.keys - near + i];
+    if (c.every > 0 && c.chosen != NULL) {
+        const int32_t *chosen = c.chosen + (size_t)token * c.ld_chosen;
+        num = c.chosen_counts[token];
+        for (int32_t i = t; i < num; i += LIST_THREADS) keys[near + i] = chosen[i] + c.shift;
+    } else if (c.every > 0) {
+        const every_row windows = {of.table, c.every};
+        num = of.keys / c.every;
+        for (int32_t i = t; i < num; i += LIST_THREADS) keys[near + i] = windows[i] + c.shift;
+    }
+    if (t == 0) c.counts[blockIdx.x] = near + num;
+}
+
+extern "C" void msgl__cuda_index_list(msgl_exec *x, const msgl_index_list_call *c)
+{
+    if (c->tokens <= 0) return;
+    const list_args a = {*c, *c->seqs, msgl__paging_of(c->page_size)};
+    MSGL_CUDA_TRY(x, msgl__launch(list_kernel, dim3((unsigned)c->tokens), dim3(LIST_THREADS), 0,
+                                  msgl__cuda_stream(x), a));
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launchers of the kernel families norm, rope, act, moe and sample on GPUs, as they stand in the
-// kernel table (kernel/ops.h says what each computes). They only queue work on the exec's stream.
+// Launchers of the kernel families norm, rope, act, moe, sample, index, compress and hyper on GPUs,
+// as they stand in the kernel table (kernel/ops.h says what each computes). They only queue work on
+// the exec's stream.
 //
 // A result row depends on its own input row alone: how a sum is split is decided by the row's
 // length, never by the number of rows.
@@ -18,8 +19,10 @@ extern "C" {
 
 #include "core/batch.h"
 #include "kernel/calls.h"
+#include "kernel/compress.h"
 #include "kernel/dual_chunk.h"
 #include "kernel/exec.h"
+#include "kernel/hyper.h"
 #include "kernel/index.h"
 #include "kernel/ngrams.h"
 #include "kernel/temper.h"
@@ -76,6 +79,7 @@ void msgl__cuda_index_choose(msgl_exec *x, const msgl_index_choose_call *c);
 void msgl__cuda_index_choose_blocks(msgl_exec *x, const msgl_index_blocks_call *c);
 void msgl__cuda_index_store_means(msgl_exec *x, const msgl_index_means_store_call *c);
 void msgl__cuda_index_choose_means(msgl_exec *x, const msgl_index_blocks_call *c);
+void msgl__cuda_index_list(msgl_exec *x, const msgl_index_list_call *c);
 
 // kernel/streams.h.
 void msgl__cuda_streams_spread(msgl_exec *x, const void *in, int rows, int n, int dim, void *out);
@@ -91,8 +95,23 @@ void msgl__cuda_ngram_ids(msgl_exec *x, const msgl_ngram_hash *h, const msgl_ste
                           const int32_t *positions, int32_t *ids);
 void msgl__cuda_ngram_gate(msgl_exec *x, const msgl_ngram_gate_call *c);
 
+// Family compress, of pools of any dtype.
+void msgl__cuda_rotate_pairs(msgl_exec *x, const msgl_pair_rope_call *c);
+void msgl__cuda_store_rows(msgl_exec *x, const msgl_store_rows_call *c);
+void msgl__cuda_compress(msgl_exec *x, const msgl_compress_call *c);
+
+void msgl__cuda_hyper_open(msgl_exec *x, const msgl_hyper *h, const void *in, int32_t rows,
+                           float *mix, void *out, void *result);
+void msgl__cuda_hyper_close(msgl_exec *x, const msgl_hyper *h, const float *mix, const void *block,
+                            int32_t rows, void *streams);
+void msgl__cuda_hyper_head(msgl_exec *x, const msgl_hyper *h, const void *in, int32_t rows,
+                           void *out);
+
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
                           int experts, int32_t *ids, float *weights);
+void msgl__cuda_moe_look_up(msgl_exec *x, const msgl_router *how, const float *logits,
+                            const int32_t *tokens, int rows, int experts, int32_t *ids,
+                            float *weights);
 void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,
                          int32_t *offsets, int32_t *source);
 bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c);
