@@ -28,7 +28,7 @@ typedef enum msgl_activation {
     MSGL_GELU_TANH,
     MSGL_SWIGLU_CLAMPED,
     MSGL_GELU_ERF, // x Phi(x) by erf (ModernBERT); of experts on CPUs only
-    // min(x, 10) sigmoid(min(x, 10)) times up in [-10, 10] (DeepSeek-V4); on CPUs only.
+    // min(x, 10) sigmoid(min(x, 10)) times up in [-10, 10] (DeepSeek-V4).
     MSGL_SILU_CLAMPED,
     MSGL_ACTIVATIONS,
 } msgl_activation;
@@ -255,7 +255,7 @@ typedef struct msgl_heads_call {
 typedef enum msgl_scoring {
     MSGL_SCORE_SOFTMAX,
     MSGL_SCORE_SIGMOID,
-    MSGL_SCORE_SQRT_SOFTPLUS, // sqrt(ln(1 + exp(logit))) (DeepSeek-V4); on CPUs only
+    MSGL_SCORE_SQRT_SOFTPLUS, // sqrt(ln(1 + exp(logit))) (DeepSeek-V4)
     MSGL_SCORE_SPARSEMIXER,   // with a scale of 1 and neither norm_topk, correction nor groups
 } msgl_scoring;
 
@@ -278,7 +278,7 @@ typedef struct msgl_router {
     bool group_pairs;   // two experts or more in a group
     float spread;       // of MSGL_SCORE_SPARSEMIXER
     // [vocab, top_k] of the experts that tokens have by their ids, as f32, device, or NULL: by
-    // their scores (DeepSeek-V4's first layers; on CPUs only).
+    // their scores (DeepSeek-V4's first layers).
     float *table;
     int32_t table_ids; // vocab; other ids have the last one's
 } msgl_router;

@@ -70,7 +70,8 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
                                    .offsets = b->offsets,
                                    .source = b->source};
     const bool apart = c->router_norm != NULL;
-    const bool fused = c->router_bias == NULL && c->norm != NULL && !apart && k->moe.choose != NULL;
+    const bool fused = c->router_bias == NULL && c->norm != NULL && !apart &&
+                       e->router.table == NULL && k->moe.choose != NULL;
     if (fused && k->moe.choose(x, &call)) return;
     const msgl_linear_call router = {.w = c->router,
                                      .bias = c->router_bias,

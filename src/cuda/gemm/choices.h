@@ -23,7 +23,7 @@ enum {
     MSGL_CALL_NORM = 4,
     MSGL_CALL_NORM_STATS = 8, // norm_stats of its input are there
     MSGL_CALL_ROPE = 16,      // with the rope kernel behind it
-    MSGL_CALL_GELU = 32,      // gated by gelu, else by silu
+    MSGL_CALL_NOT_SILU = 32,  // gated by another function than silu
     MSGL_CALL_SUM = 64,       // a rank's part of a sum: a kernel that adds the other's, or none
 };
 

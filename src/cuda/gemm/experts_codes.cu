@@ -47,7 +47,8 @@ typedef struct few_args {
     const void *in;
     void *act; // [rows * top_k, inter]
     void *out;
-    bool accumulate, clamped;
+    bool accumulate;
+    expert_gate gate;
 } few_args;
 
 // --- a block's share, and a warp's --------------------------------------------------------------
@@ -203,7 +204,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2) few_up(const __grid_con
     const float factor = few_factor<T, FORM>(m);
     gate = fmaf(all_sums(sums, 2 * tile), factor, gate);
     up = fmaf(all_sums(sums, 2 * tile + 1), factor, up);
-    const float v = g.clamped ? gated<MSGL_SWIGLU_CLAMPED>(gate, up) : gated<MSGL_SILU>(gate, up);
+    const float v = gated_expert(g.gate, gate, up);
     ((T *)g.act)[(size_t)to * (size_t)g.inter + output] = from_f32<T>(v);
 }
 
@@ -441,7 +442,7 @@ bool msgl__cuda_experts_codes(msgl_exec *x, const msgl_experts_call *c)
     g.act = c->act;
     g.out = c->out;
     g.accumulate = c->accumulate;
-    g.clamped = c->activation == MSGL_SWIGLU_CLAMPED;
+    g.gate = expert_gate_of(c->activation);
     g.up.bias = c->gate_up_bias;
     g.down.bias = c->down_bias;
     const uintptr_t bits = (uintptr_t)g.in | (uintptr_t)g.act;

@@ -72,10 +72,11 @@ static __device__ __forceinline__ void load_piece(const T *row, int piece, bool 
 
 static __device__ __forceinline__ float gate_by(msgl_activation f, float gate, float up)
 {
-    return f == MSGL_SILU        ? gated<MSGL_SILU>(gate, up)
-           : f == MSGL_GELU_TANH ? gated<MSGL_GELU_TANH>(gate, up)
-           : f == MSGL_GELU_ERF  ? gated<MSGL_GELU_ERF>(gate, up)
-                                 : gated<MSGL_SWIGLU_CLAMPED>(gate, up);
+    return f == MSGL_SILU           ? gated<MSGL_SILU>(gate, up)
+           : f == MSGL_GELU_TANH    ? gated<MSGL_GELU_TANH>(gate, up)
+           : f == MSGL_GELU_ERF     ? gated<MSGL_GELU_ERF>(gate, up)
+           : f == MSGL_SILU_CLAMPED ? gated<MSGL_SILU_CLAMPED>(gate, up)
+                                    : gated<MSGL_SWIGLU_CLAMPED>(gate, up);
 }
 
 // A piece's codes; by: what its values are multiplied by.

@@ -45,7 +45,8 @@ typedef struct coded_args {
     msgl_grouped_args g; // w is not used
     codes_matrix m;
     const float *bias; // [num_experts, n], or NULL
-    bool gated, clamped;
+    bool gated;
+    expert_gate gate; // where it is gated
 } coded_args;
 
 // A kernel's form. SPAN: columns that share a scale, or that are scaled together; SIZE: bytes of a
@@ -393,8 +394,7 @@ static __device__ __forceinline__ void store(const coded_args &a, const msgl_til
             const float v = acc[mt][j][c] * a.m.factor + added[mt][0];
             const float u = acc[mt][j][2 + c] * a.m.factor + added[mt][1];
             if (a.gated) {
-                const float gate =
-                    a.clamped ? gated<MSGL_SWIGLU_CLAMPED>(v, u) : gated<MSGL_SILU>(v, u);
+                const float gate = gated_expert(a.gate, v, u);
                 if (feature[mt][0] < limit) out[feature[mt][0]] = from_f32<T>(gate);
             } else {
                 if (feature[mt][0] < limit) out[feature[mt][0]] = from_f32<T>(v);
@@ -586,7 +586,7 @@ bool msgl__cuda_grouped_codes(msgl_exec *x, const msgl_grouped_call *c)
     a.g.inputs_ready = c->inputs_ready;
     a.bias = c->bias;
     a.gated = c->gated;
-    a.clamped = c->activation == MSGL_SWIGLU_CLAMPED;
+    a.gate = expert_gate_of(c->activation);
     return x->act == MSGL_F16 ? launch_form<__half>(x, a, c->rows)
                               : launch_form<__nv_bfloat16>(x, a, c->rows);
 }

@@ -180,7 +180,7 @@ msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
     key.align_out = msgl__cuda_alignment(c->out, c->ld_out, c->f32_out ? sizeof(float) : element);
     int call = MSGL_CALL;
     if (c->gated) call |= MSGL_CALL_GATED;
-    if (c->gated && c->activation == MSGL_GELU_TANH) call |= MSGL_CALL_GELU;
+    if (c->gated && c->activation != MSGL_SILU) call |= MSGL_CALL_NOT_SILU;
     if (c->norm != NULL) call |= MSGL_CALL_NORM;
     if (c->norm != NULL && msgl__has_norm_stats(c)) call |= MSGL_CALL_NORM_STATS;
     if (rope != NULL) call |= MSGL_CALL_ROPE;

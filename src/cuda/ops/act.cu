@@ -62,6 +62,8 @@ static void gate_typed(msgl_exec *x, msgl_activation f, const void *gate_up, voi
             ? (vector ? gate_kernel<T, MSGL_GELU_TANH> : gate_any_kernel<T, MSGL_GELU_TANH>)
         : f == MSGL_GELU_ERF
             ? (vector ? gate_kernel<T, MSGL_GELU_ERF> : gate_any_kernel<T, MSGL_GELU_ERF>)
+        : f == MSGL_SILU_CLAMPED
+            ? (vector ? gate_kernel<T, MSGL_SILU_CLAMPED> : gate_any_kernel<T, MSGL_SILU_CLAMPED>)
             : (vector ? gate_kernel<T, MSGL_SWIGLU_CLAMPED>
                       : gate_any_kernel<T, MSGL_SWIGLU_CLAMPED>);
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(threads), 0, msgl__cuda_stream(x),
@@ -94,10 +96,11 @@ static void gate_by_typed(msgl_exec *x, msgl_activation f, const void *by, size_
     enum { THREADS = 128 };
     const dim3 grid((dim + THREADS - 1) / THREADS, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
     void (*const kernel)(const T *, size_t, T *, int, int) =
-        f == MSGL_SILU        ? gate_by_kernel<T, MSGL_SILU>
-        : f == MSGL_GELU_TANH ? gate_by_kernel<T, MSGL_GELU_TANH>
-        : f == MSGL_GELU_ERF  ? gate_by_kernel<T, MSGL_GELU_ERF>
-                              : gate_by_kernel<T, MSGL_SWIGLU_CLAMPED>;
+        f == MSGL_SILU           ? gate_by_kernel<T, MSGL_SILU>
+        : f == MSGL_GELU_TANH    ? gate_by_kernel<T, MSGL_GELU_TANH>
+        : f == MSGL_GELU_ERF     ? gate_by_kernel<T, MSGL_GELU_ERF>
+        : f == MSGL_SILU_CLAMPED ? gate_by_kernel<T, MSGL_SILU_CLAMPED>
+                                 : gate_by_kernel<T, MSGL_SWIGLU_CLAMPED>;
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(THREADS), 0, msgl__cuda_stream(x),
                                   (const T *)by, ld_by, (T *)p, rows, dim));
 }
@@ -280,10 +283,11 @@ template <typename T, int F> static __global__ void experts_kernel(const experts
 
 template <typename T> static void finish_typed(msgl_exec *x, int f, const experts_args &a, int rows)
 {
-    void (*const kernel)(experts_args) = f < 0            ? experts_kernel<T, -1>
-                                         : f == MSGL_SILU ? experts_kernel<T, MSGL_SILU>
-                                         : f == MSGL_GELU_TANH
-                                             ? experts_kernel<T, MSGL_GELU_TANH>
+    void (*const kernel)(experts_args) = f < 0                 ? experts_kernel<T, -1>
+                                         : f == MSGL_SILU      ? experts_kernel<T, MSGL_SILU>
+                                         : f == MSGL_GELU_TANH ? experts_kernel<T, MSGL_GELU_TANH>
+                                         : f == MSGL_SILU_CLAMPED
+                                             ? experts_kernel<T, MSGL_SILU_CLAMPED>
                                              : experts_kernel<T, MSGL_SWIGLU_CLAMPED>;
     MSGL_CUDA_TRY(
         x, msgl__launch(kernel, dim3((unsigned)rows), dim3(256), 0, msgl__cuda_stream(x), a));

@@ -322,6 +322,52 @@ static __global__ void mix_kernel(const msgl_router how, const float *logits, in
     }
 }
 
+// A row's choices from the table, a warp per row, whose lanes share the choices.
+static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
+    look_up_kernel(const msgl_router how, const float *logits, const int32_t *tokens, int rows,
+                   int experts, int32_t *ids, float *weights)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int row = (int)blockIdx.x * ROUTE_WARPS + (int)threadIdx.x / 32;
+    const int lane = (int)threadIdx.x % 32;
+    if (row >= rows) return;
+    const int token = min(max(tokens[row], 0), how.table_ids - 1);
+    const float *chosen = how.table + (size_t)token * (size_t)how.top_k;
+    const bool softmax = how.scoring == MSGL_SCORE_SOFTMAX;
+    float most = -INFINITY, all = 0, kept = 0;
+    logits += (size_t)row * (size_t)experts;
+    ids += (size_t)row * (size_t)how.top_k;
+    weights += (size_t)row * (size_t)how.top_k;
+    for (int e = lane; softmax && e < experts; e += 32) most = fmaxf(most, logits[e]);
+    for (int step = 16; step > 0; step /= 2) {
+        most = fmaxf(most, __shfl_xor_sync(MSGL_FULL_MASK, most, step));
+    }
+    for (int e = lane; softmax && e < experts; e += 32) all += expf(logits[e] - most);
+    all = group_sum(all, 32);
+    for (int c = lane; c < how.top_k; c += 32) {
+        const int id = (int)chosen[c];
+        const float score = softmax ? expf(logits[id] - most) / all : own_score(how, logits[id]);
+        ids[c] = id;
+        weights[c] = score;
+        kept += score;
+    }
+    kept = group_sum(kept, 32);
+    const float total = how.norm_topk ? fmaxf(kept + 1e-20f, how.least_sum) : 1.0f;
+    for (int c = lane; c < how.top_k; c += 32) weights[c] = weights[c] / total * how.scale;
+}
+
+extern "C" void msgl__cuda_moe_look_up(msgl_exec *x, const msgl_router *how, const float *logits,
+                                       const int32_t *tokens, int rows, int experts, int32_t *ids,
+                                       float *weights)
+{
+    if (rows <= 0) return;
+    const unsigned blocks = (unsigned)(rows + ROUTE_WARPS - 1) / ROUTE_WARPS;
+    MSGL_CUDA_TRY(x, msgl__launch(look_up_kernel, dim3(blocks), dim3(ROUTE_WARPS * 32), 0,
+                                  msgl__cuda_stream(x), *how, logits, tokens, rows, experts, ids,
+                                  weights));
+}
+
 extern "C" void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits,
                                      int rows, int experts, int32_t *ids, float *weights)
 {

@@ -21,6 +21,13 @@ static __device__ __forceinline__ uint32_t largest_key(const uint32_t (&keys)[PE
     return most;
 }
 
+// An expert's score of its own logit, by any scoring but a softmax.
+static __device__ __forceinline__ float own_score(const msgl_router &how, float logit)
+{
+    if (how.scoring == MSGL_SCORE_SIGMOID) return 1.0f / (1.0f + expf(-logit));
+    return sqrtf(logit > 20 ? logit : log1pf(expf(logit)));
+}
+
 // Scores of a row's experts from its keys, as route_row has them.
 template <int PER>
 static __device__ __forceinline__ void score_row(const msgl_router &how,
@@ -39,8 +46,8 @@ static __device__ __forceinline__ void score_row(const msgl_router &how,
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const float logit = from_ordered(keys[i]);
-        scores[i] = how.scoring == MSGL_SCORE_SOFTMAX ? expf(logit - max) / total
-                                                      : 1.0f / (1.0f + expf(-logit));
+        scores[i] =
+            how.scoring == MSGL_SCORE_SOFTMAX ? expf(logit - max) / total : own_score(how, logit);
     }
 }
 
