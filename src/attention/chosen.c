@@ -9,7 +9,7 @@
 #include "kernel/device.h"
 
 enum {
-    ROWS = 64,                // tokens of a call
+    ROWS = 64,                // tokens of a call; of lists made here, on the CPU MSGL_INDEX_ROWS
     DEVICE_SCORES = 64 << 20, // bytes of scores that a device holds at a time, about
     // Of a device whose heads choose blocks: most tokens of a call, and bytes of scores and lists.
     BLOCK_ROWS = 256,
@@ -74,10 +74,17 @@ void msgl__chosen_destroy(msgl_attn_chosen *c)
     msgl__free(c);
 }
 
+// All keys of a list are seen, whatever the window of the layers that have it.
+static void see_all(msgl_attn_variants *v)
+{
+    for (int32_t i = 0; i < v->count; i++) v->all[i].window = -1;
+}
+
 int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out, msgl_err *err)
 {
     msgl_attn_needs n = *needs;
     n.page_size = 1;
+    see_all(&n.variants);
     for (const msgl_attn_desc *const *d = n.backends->all; *d != NULL; d++) {
         msgl_err why = {0};
         *out = *d;
@@ -118,7 +125,7 @@ static void set_rows(msgl_attn_chosen *c, bool on_host)
 {
     const size_t scores = (size_t)c->heads * (size_t)c->max_scores * sizeof(float);
     const size_t lists = (size_t)c->heads * (2 * (size_t)c->list_keys + 1) * sizeof(int32_t);
-    c->rows = makes_lists(c) ? MSGL_INDEX_ROWS : ROWS;
+    c->rows = makes_lists(c) && on_host ? MSGL_INDEX_ROWS : ROWS;
     c->score_rows = MSGL_INDEX_ROWS;
     if (!on_host && of_blocks(c)) {
         c->rows = clamp(DEVICE_BLOCKS / (scores + lists), MSGL_INDEX_ROWS, BLOCK_ROWS);
@@ -150,8 +157,8 @@ static int open_device(msgl_attn_chosen *c, const msgl_attn_config *cfg, const m
     const size_t numbers = numbers_bytes(c);
     const size_t scores =
         (size_t)c->score_rows * (size_t)c->heads * (size_t)c->max_scores * sizeof(float);
-    const size_t sizes[] = {lists, numbers, scores, of_blocks(c) ? lists : 0,
-                            of_blocks(c) ? of_rows * sizeof(int32_t) : 0};
+    const size_t sizes[] = {lists, numbers, scores, makes_lists(c) ? lists : 0,
+                            makes_lists(c) ? of_rows * sizeof(int32_t) : 0};
     for (size_t i = 0; i < MSGL_COUNT(sizes); i++) d->bytes += msgl__round_up(sizes[i], 64);
     d->memory = cfg->dev->ops->alloc(cfg->dev, d->bytes);
     if (d->memory == NULL) {
@@ -213,6 +220,7 @@ static void set_sizes(const msgl_attn_config *cfg, const msgl_attn_choosing *wha
     c->cfg.num_kv_heads = 1;
     c->cfg.page_size = 1;
     c->cfg.max_seq_len = c->list_keys;
+    see_all(&c->cfg.variants);
 }
 
 int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc,
@@ -410,10 +418,8 @@ void msgl__chosen_attend_window(const msgl_attn_chosen *c, msgl_exec *x,
                                 const msgl_attn_layer *layer, const msgl_seqs *seqs,
                                 const msgl_attn_listing *what, const void *q, size_t ld, void *out)
 {
-    const size_t out_ld = (size_t)c->cfg.num_q_heads * (size_t)c->cfg.pool->spec.v_dim;
-    for (int32_t t = 0; t < seqs->num_tokens; t += MSGL_INDEX_ROWS) {
-        const int32_t left = seqs->num_tokens - t,
-                      n = left < MSGL_INDEX_ROWS ? left : MSGL_INDEX_ROWS;
+    for (int32_t t = 0; t < seqs->num_tokens && x->status == 0; t += c->rows) {
+        const int32_t left = seqs->num_tokens - t, n = left < c->rows ? left : c->rows;
         const msgl_index_list_call call = {.seqs = seqs,
                                            .first = t,
                                            .tokens = n,
@@ -430,7 +436,6 @@ void msgl__chosen_attend_window(const msgl_attn_chosen *c, msgl_exec *x,
                                            .counts = c->counts,
                                            .ld_keys = (size_t)c->list_keys};
         c->cfg.kernels->index.list(x, &call);
-        attend_lists(c, x, layer, n, c->keys, c->counts, (const float *)q + (size_t)t * ld, ld,
-                     (float *)out + (size_t)t * out_ld, out_ld);
+        attend_heads(c, x, layer, t, n, q, ld, out); // of one KV head
     }
 }

@@ -17,6 +17,13 @@ static bool attends(const msgl_engine *e, int32_t group)
     return kind == MSGL_CACHE_KV || kind == MSGL_CACHE_LATENT;
 }
 
+// Whether every layer that attends chooses keys, or has lists of them.
+static bool all_choose(const msgl_engine *e)
+{
+    const msgl_decoder_config *d = &e->model.cfg.decoder;
+    return d->latent.index.top_k > 0 || d->compressed.groups > 0;
+}
+
 static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t page_size)
 {
     const msgl_cache_spec *spec = &e->specs.all[group];
@@ -47,9 +54,8 @@ static int choose_prompts(msgl_engine *e, const msgl_attn_needs *needs, const ms
 {
     const char *const name = "MINISGL_LATENT_PROMPTS", *want = getenv(name);
     const msgl_latent_config *l = &e->model.cfg.decoder.latent;
-    const bool chooses = l->index.top_k > 0 || e->model.cfg.decoder.compressed.groups > 0; // keys
     const msgl_attn_expanded expanded = {.nope = l->nope, .v_dim = l->v_dim};
-    const bool can = !chooses && d->expand != NULL && d->expand->supports(needs, &expanded);
+    const bool can = !all_choose(e) && d->expand != NULL && d->expand->supports(needs, &expanded);
     if (want == NULL) {
         const bool expand = can && d->expand->by_default && !e->deterministic;
         e->prompts = expand ? MSGL_PROMPTS_CHEAPER : MSGL_PROMPTS_ABSORBED;
@@ -90,7 +96,7 @@ static int choose_backends(msgl_engine *e, const msgl_options *o, int32_t group,
         memcpy(warnings[i], now[i], sizeof now[i]);
     }
     if (msgl__attn_apart(choice)) e->apart = true;
-    if (e->model.cfg.decoder.latent.index.top_k > 0 && !e->device->on_host) {
+    if (all_choose(e) && !e->device->on_host) {
         code = msgl__chosen_select(&needs, &choice->decode, err);
         if (code != 0) return code;
         choice->prefill = choice->decode;
@@ -228,11 +234,9 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         cfg.page_table = &e->page_tables[group->span];
         cfg.device_table = e->dev.page_tables[group->span];
         const msgl_attn_choice *choice = &e->attn_choices[g];
-        const bool all_choose = e->model.cfg.decoder.latent.index.top_k > 0 ||
-                                e->model.cfg.decoder.compressed.groups > 0;
         const bool some_choose = e->model.cfg.decoder.blocks.top_k > 0;
-        if (!all_choose) code = msgl__attn_create(choice, &cfg, &group->attn, err);
-        if (code == 0 && (all_choose || some_choose)) {
+        if (!all_choose(e)) code = msgl__attn_create(choice, &cfg, &group->attn, err);
+        if (code == 0 && (all_choose(e) || some_choose)) {
             code = create_chosen(e, &cfg, g, err);
         }
     }

@@ -440,6 +440,15 @@ static void finish_streams(msgl_forward *f, const msgl_decoder_layer *layer, con
     msgl__stream_close(f, &layer->ffn_streams, mix, s->result, rows, all);
 }
 
+// Rows of n values of dtype, which has as many bytes as activations or a multiple of them: the
+// kernel copies rows of activations.
+static void gather_values(msgl_forward *f, msgl_dtype dtype, const void *in, const int32_t *rows,
+                          int32_t num_rows, int32_t n, void *out)
+{
+    const size_t each = msgl__dtype_size(dtype) / msgl__dtype_size(f->x->act);
+    f->k->moe.gather(f->x, in, rows, num_rows, 1, n * (int32_t)each, out);
+}
+
 // Copies, for the rows that get logits alone, of what is read behind the last layer's mixer.
 static void gather_rows(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows,
                         const buffers *b)
@@ -457,15 +466,16 @@ static void gather_rows(const msgl_model *m, msgl_forward *f, const int32_t *row
                          (int)msgl__per_layer_width(&decoder->per_layer), b->rows_per_layer);
     }
     if (last->parallel) msgl__norm(f, &last->attn_norm, b->rows_residual, b->normed, num_rows);
-    if (b->rows_ids != NULL) { // as many bytes as the activations of the devices that have tables
-        f->k->moe.gather(f->x, f->ids, rows, num_rows, 1, 1, b->rows_ids);
+    if (b->rows_ids != NULL) { // as many bytes as f32
+        gather_values(f, MSGL_F32, f->ids, rows, num_rows, 1, b->rows_ids);
         f->row_ids = b->rows_ids;
     }
     if (s->all == NULL) return;
     const msgl_stream_block *block = &last->attn_streams;
     f->k->moe.gather(f->x, s->all, rows, num_rows, 1, msgl__stream_count(block) * c->hidden_size,
                      s->rows_all);
-    f->k->moe.gather(f->x, s->mix, rows, num_rows, 1, msgl__stream_mix(block), s->rows_mix);
+    gather_values(f, msgl__stream_mix_dtype(block, f->x->act), s->mix, rows, num_rows,
+                  msgl__stream_mix(block), s->rows_mix);
 }
 
 // Leaves the residual behind `layer` where somebody wants it; how many have been left now.

@@ -72,11 +72,15 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
 
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
+    const msgl_kernels *k = m->target.kernels;
     (void)index;
-    if (m->target.kernels->compress.make != NULL && m->target.kernels->hyper.open != NULL) return 0;
+    if (k->compress.make != NULL && k->index.list != NULL && k->moe.look_up != NULL &&
+        k->hyper.open != NULL && k->streams.spread != NULL) {
+        return 0;
+    }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: compressed keys and hyper-connections have kernels for CPUs alone; "
-                         "allowed: --device cpu",
+                         "%s: this device has no kernels for compressed keys and "
+                         "hyper-connections; allowed: --device cpu",
                          m->cfg.arch->name);
 }
 

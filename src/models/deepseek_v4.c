@@ -55,6 +55,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_hyper_config *h = &c->decoder.hyper;
     set_names(&c->decoder.names);
+    c->decoder.shapes[0].sinks = c->decoder.shapes[1].sinks = true;
     h->streams = msgl__json_int_or(r, "hc_mult", 1, MSGL_MAX_HYPER_STREAMS, 4);
     if (r->status == 0 && (h->streams + 2) * h->streams > c->hidden_size) { // the kernels' room
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "hc_mult", msgl__json_get(r, "hc_mult"),
