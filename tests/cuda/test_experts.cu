@@ -108,9 +108,14 @@ static double dot(const float *in, const float *w, int k, double *size)
     return sum;
 }
 
+// For names of cases.
+static const char *const GATES[MSGL_ACTIVATIONS] = {"", " gelu", " clamped", " gelu",
+                                                    " silu clamped"};
+
 struct gate_case {
     msgl_dtype act;
-    bool gated, clamped;
+    bool gated;
+    msgl_activation activation;
     const array *bias; // [experts, n], or NULL
 };
 
@@ -131,11 +136,13 @@ static double output_of(const gate_case *c, const float *in, const matrices *m, 
     }
     double up = dot(in, w->row(n / 2 + j), k, &size_up) + (bias != NULL ? bias[n / 2 + j] : 0);
     double sigmoid = 1 / (1 + exp(-v));
-    if (c->clamped) {
-        v = v < 7 ? v : 7;
-        up = up < -7 ? -7 : up > 7 ? 7 : up;
-        sigmoid = 1 / (1 + exp(-1.702 * v));
-        up += 1;
+    if (c->activation != MSGL_SILU) {
+        const bool silu = c->activation == MSGL_SILU_CLAMPED;
+        const double limit = silu ? 10 : 7;
+        v = v < limit ? v : limit;
+        up = up < -limit ? -limit : up > limit ? limit : up;
+        sigmoid = 1 / (1 + exp(silu ? -v : -1.702 * v));
+        if (!silu) up += 1;
     }
     // The gate's slope is at most 1.2; exponentials are the GPU's fast ones.
     *off = 1.2 * fabs(up) * *off + fabs(v * sigmoid) * size_up * 0x1p-19;
@@ -148,7 +155,8 @@ static double output_of(const gate_case *c, const float *in, const matrices *m, 
 struct few_case {
     msgl_dtype act;
     int rows, top_k, experts, hidden, inter;
-    bool clamped, bias, accumulate;
+    msgl_activation activation;
+    bool bias, accumulate;
 };
 
 static void check_few(bench_exec *e, family *f, const few_case *c, const form *codes,
@@ -185,7 +193,7 @@ static void check_few(bench_exec *e, family *f, const few_case *c, const form *c
     msgl_experts_call call = {};
     call.gate_up = up.list.data();
     call.down = down.list.data();
-    call.activation = c->clamped ? MSGL_SWIGLU_CLAMPED : MSGL_SILU;
+    call.activation = c->activation;
     call.gate_up_bias = c->bias ? (const float *)up_bias.dev : NULL;
     call.down_bias = c->bias ? (const float *)down_bias.dev : NULL;
     call.num_experts = c->experts;
@@ -205,10 +213,10 @@ static void check_few(bench_exec *e, family *f, const few_case *c, const form *c
     array_download(&out);
     char what[160];
     snprintf(what, sizeof what, "%s, dtype %d, %d x %d of %d, %d x %d%s%s", codes->name,
-             (int)c->act, c->rows, c->top_k, c->experts, c->hidden, c->inter,
-             c->clamped ? " clamped" : "", c->bias ? " bias" : "");
-    const gate_case gate = {c->act, true, c->clamped, c->bias ? &up_bias : NULL};
-    const gate_case plain = {MSGL_F32, false, false, c->bias ? &down_bias : NULL};
+             (int)c->act, c->rows, c->top_k, c->experts, c->hidden, c->inter, GATES[c->activation],
+             c->bias ? " bias" : "");
+    const gate_case gate = {c->act, true, c->activation, c->bias ? &up_bias : NULL};
+    const gate_case plain = {MSGL_F32, false, MSGL_SILU, c->bias ? &down_bias : NULL};
     for (size_t i = 0; i < act.n; i++) expect(f, isfinite(act.host[i]), what);
     for (size_t i = 0; i < out.n; i++) expect(f, isfinite(out.host[i]), what);
     for (int s = 0; s < 800; s++) {
@@ -254,8 +262,10 @@ static void check_all_few(bench_exec *e, family *f, bool quick, uint64_t *seed)
             c.act = (i + s) % 2 ? MSGL_F16 : MSGL_BF16;
             c.rows = SHAPES[s][0], c.top_k = SHAPES[s][1], c.experts = SHAPES[s][2];
             c.hidden = SHAPES[s][3], c.inter = SHAPES[s][4];
-            c.clamped = (i + s) % 3 == 1;
-            c.bias = c.clamped || (i + s) % 5 == 0;
+            c.activation = (i + s) % 3 == 1   ? MSGL_SWIGLU_CLAMPED
+                           : (i + s) % 3 == 2 ? MSGL_SILU_CLAMPED
+                                              : MSGL_SILU;
+            c.bias = (i + s) % 3 == 1 || (i + s) % 5 == 0;
             c.accumulate = rng_next(seed) % 2;
             check_few(e, f, &c, &codes, seed);
         }
@@ -267,7 +277,8 @@ static void check_all_few(bench_exec *e, family *f, bool quick, uint64_t *seed)
 struct grouped_case {
     msgl_dtype act;
     int experts, rows, n, k, top_k; // top_k > 0: rows by index
-    bool gated, to, clamped, bias;
+    bool gated, to, bias;
+    msgl_activation activation;
     int all; // one expert has all rows
 };
 
@@ -284,7 +295,7 @@ static void check_grouped(bench_exec *e, family *f, const grouped_case *c, const
     array bias = array_new(MSGL_F32, (size_t)c->experts * c->n, 0.3f, seed);
     array out = array_new(c->act, (size_t)c->rows * cols, 0, seed);
     msgl_grouped_call call = routing_call(&r, c->top_k, c->to, w.list.data(), &in, &out, c->gated);
-    call.activation = c->clamped ? MSGL_SWIGLU_CLAMPED : MSGL_SILU;
+    call.activation = c->activation;
     call.bias = c->bias ? (const float *)bias.dev : NULL;
     e->x.act = c->act;
     expect(f, msgl__cuda_grouped_codes(&e->x, &call), codes->name);
@@ -293,12 +304,12 @@ static void check_grouped(bench_exec *e, family *f, const grouped_case *c, const
     char what[160];
     snprintf(what, sizeof what, "%s, dtype %d, %d experts, %d rows, n %d, k %d%s%s%s%s%s",
              codes->name, (int)c->act, c->experts, c->rows, c->n, c->k, c->gated ? " gated" : "",
-             c->to ? " to" : "", c->top_k > 0 ? " from" : "", c->clamped ? " clamped" : "",
+             c->to ? " to" : "", c->top_k > 0 ? " from" : "", GATES[c->activation],
              c->bias ? " bias" : "");
     bool written = true;
     for (size_t i = 0; i < out.n; i++) written = written && isfinite(out.host[i]);
     expect(f, written, what);
-    const gate_case gate = {c->act, c->gated, c->clamped, c->bias ? &bias : NULL};
+    const gate_case gate = {c->act, c->gated, c->activation, c->bias ? &bias : NULL};
     for (int s = 0; s < 1000; s++) {
         const size_t i = rng_next(seed) % (uint64_t)c->rows;
         const int j = (int)(rng_next(seed) % (uint64_t)cols);
@@ -329,7 +340,8 @@ static void check_all_grouped(bench_exec *e, family *f, bool quick, uint64_t *se
         c.n = 32 * (1 + (int)(rng_next(seed) % (quick ? 7 : 40)));
         c.k = 32 * (1 + (int)(rng_next(seed) % (quick ? 20 : 90)));
         c.gated = rng_next(seed) % 2;
-        c.clamped = c.gated && rng_next(seed) % 2;
+        const int gate = (int)(rng_next(seed) % 4);
+        c.activation = gate == 0 ? MSGL_SWIGLU_CLAMPED : gate == 1 ? MSGL_SILU_CLAMPED : MSGL_SILU;
         c.bias = rng_next(seed) % 2;
         c.to = !c.gated && rng_next(seed) % 2;
         c.all = rng_next(seed) % 5 == 0;
@@ -347,7 +359,7 @@ static void check_all_grouped(bench_exec *e, family *f, bool quick, uint64_t *se
         grouped_case c = {MSGL_BF16, s[0], s[1], s[2], s[3], s[4]};
         c.gated = s[4] > 0;
         c.to = !c.gated;
-        c.clamped = c.gated && s[0] == 32;
+        c.activation = c.gated && s[0] == 32 ? MSGL_SWIGLU_CLAMPED : MSGL_SILU;
         c.bias = s[0] == 32;
         check_grouped(e, f, &c, &codes, seed);
     }

@@ -170,11 +170,13 @@ static void check_gate(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
         for (int i = 0; i < dim; i++) {
             const double g = in.host[(size_t)r * 2 * dim + i];
             const double u = in.host[(size_t)r * 2 * dim + dim + i];
+            const double low = fmin(g, 10), clamped = low / (1 + exp(-low));
             const double gelu = g / 2 * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
-            const double want = (activation == MSGL_SILU       ? g / (1 + exp(-g))
-                                 : activation == MSGL_GELU_ERF ? g / 2 * erfc(-g / sqrt(2.0))
-                                                               : gelu) *
-                                u;
+            const double want = (activation == MSGL_SILU           ? g / (1 + exp(-g))
+                                 : activation == MSGL_GELU_ERF     ? g / 2 * erfc(-g / sqrt(2.0))
+                                 : activation == MSGL_SILU_CLAMPED ? clamped
+                                                                   : gelu) *
+                                (activation == MSGL_SILU_CLAMPED ? fmin(fmax(u, -10), 10) : u);
             expect_near(f, out.host[(size_t)r * dim + i], want,
                         fabs(want) * (dtype_error(dtype) * 1.01 + 4e-6) + 1e-7,
                         activation == MSGL_SILU ? "silu" : "gelu");
@@ -592,6 +594,8 @@ int main(int argc, char **argv)
         check_gate(&e, &act, DTYPES[d], 9, 1024, MSGL_GELU_TANH, &seed);
         check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_GELU_ERF, &seed);
         check_gate(&e, &act, DTYPES[d], 9, 1024, MSGL_GELU_ERF, &seed);
+        check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_SILU_CLAMPED, &seed);
+        check_gate(&e, &act, DTYPES[d], 9, 1024, MSGL_SILU_CLAMPED, &seed);
         if (!o.quick) check_gate(&e, &act, DTYPES[d], 70000, 8, MSGL_SILU, &seed);
         check_mean(&e, &act, DTYPES[d], 40, 100, &seed);
         check_mean(&e, &act, DTYPES[d], 1, 1024, &seed);

@@ -75,6 +75,21 @@ static inline bool route_oracle_mix(const msgl_router *how, const float *logits,
     return clear;
 }
 
+// Scores of a row's experts, by all but MSGL_SCORE_SPARSEMIXER.
+static inline void route_oracle_scores(const msgl_router *how, const float *logits, int experts,
+                                       double *scores)
+{
+    double max = -INFINITY, sum = 0;
+    for (int e = 0; e < experts; e++) max = fmax(max, (double)logits[e]);
+    for (int e = 0; e < experts; e++) sum += exp((double)logits[e] - max);
+    for (int e = 0; e < experts; e++) {
+        const double l = (double)logits[e];
+        scores[e] = how->scoring == MSGL_SCORE_SIGMOID         ? 1 / (1 + exp(-l))
+                    : how->scoring == MSGL_SCORE_SQRT_SOFTPLUS ? sqrt(log1p(exp(l)))
+                                                               : exp(l - max) / sum;
+    }
+}
+
 // One row: the chosen experts in order, with their weights. correction: how->correction on the
 // host. Returns whether f32 cannot choose others.
 static inline bool route_oracle(const msgl_router *how, const float *correction,
@@ -83,13 +98,10 @@ static inline bool route_oracle(const msgl_router *how, const float *correction,
     if (how->scoring == MSGL_SCORE_SPARSEMIXER) {
         return route_oracle_mix(how, logits, experts, ids, weights);
     }
-    double scores[ROUTE_ORACLE_EXPERTS], values[ROUTE_ORACLE_EXPERTS], max = -INFINITY, sum = 0;
+    double scores[ROUTE_ORACLE_EXPERTS], values[ROUTE_ORACLE_EXPERTS];
     bool out[ROUTE_ORACLE_EXPERTS] = {false};
-    for (int e = 0; e < experts; e++) max = fmax(max, (double)logits[e]);
-    for (int e = 0; e < experts; e++) sum += exp((double)logits[e] - max);
+    route_oracle_scores(how, logits, experts, scores);
     for (int e = 0; e < experts; e++) {
-        const double l = (double)logits[e];
-        scores[e] = how->scoring == MSGL_SCORE_SIGMOID ? 1 / (1 + exp(-l)) : exp(l - max) / sum;
         values[e] = scores[e] + (correction != NULL ? (double)correction[e] : 0);
     }
     // Of a sum, not of the result.

@@ -130,12 +130,15 @@ static inline T emulator_shuffle(const char *where, T v, emulator_lane kind, int
     return v;
 }
 
-template <typename FN>
-static inline uint32_t emulator_fold(const char *where, uint32_t v, const FN &fn)
+// T: int32_t or uint32_t, in whose order fn finds the least and the most.
+template <typename T, typename FN>
+static inline T emulator_fold(const char *where, T v, const FN &fn)
 {
-    const auto all = emulator_exchange(where, &v, 1);
-    uint32_t r = all[0][0];
-    for (int i = 1; i < 32; i++) r = fn(r, all[i][0]);
+    static_assert(sizeof v == 4, "a word");
+    const uint32_t word = (uint32_t)v;
+    const auto all = emulator_exchange(where, &word, 1);
+    T r = (T)all[0][0];
+    for (int i = 1; i < 32; i++) r = fn(r, (T)all[i][0]);
     return r;
 }
 
@@ -164,17 +167,12 @@ static inline uint32_t emulator_match(const char *where, uint32_t v)
 #define __match_any_sync(mask, v) emulator_match(EMULATOR_HERE, (uint32_t)(v))
 #define __any_sync(mask, v) (emulator_ballot(EMULATOR_HERE, v) != 0)
 #define __all_sync(mask, v) (emulator_ballot(EMULATOR_HERE, v) == ~0u)
-#define EMULATOR_INT(a, b, e)                                                                      \
-    [](uint32_t x, uint32_t y) {                                                                   \
-        const int32_t a = (int32_t)x, b = (int32_t)y;                                              \
-        return (uint32_t)(e);                                                                      \
-    }
 #define __reduce_add_sync(mask, v)                                                                 \
-    ((int32_t)emulator_fold(EMULATOR_HERE, (uint32_t)(v), EMULATOR_INT(a, b, a + b)))
+    emulator_fold(EMULATOR_HERE, v, [](auto a, auto b) { return a + b; })
 #define __reduce_min_sync(mask, v)                                                                 \
-    ((int32_t)emulator_fold(EMULATOR_HERE, (uint32_t)(v), EMULATOR_INT(a, b, a < b ? a : b)))
+    emulator_fold(EMULATOR_HERE, v, [](auto a, auto b) { return a < b ? a : b; })
 #define __reduce_max_sync(mask, v)                                                                 \
-    ((int32_t)emulator_fold(EMULATOR_HERE, (uint32_t)(v), EMULATOR_INT(a, b, a > b ? a : b)))
+    emulator_fold(EMULATOR_HERE, v, [](auto a, auto b) { return a > b ? a : b; })
 
 // ---- arithmetic ----
 
