@@ -200,6 +200,19 @@ static int create_chosen(msgl_engine *e, const msgl_attn_config *cfg, int32_t g,
     return msgl__chosen_create(cfg, desc, &what, &e->groups[g].chosen, err);
 }
 
+static void set_pages(const msgl_engine *e, msgl_cache_group *group)
+{
+    const msgl_page_table *table = &e->page_tables[group->span];
+    group->page_size = table->paging.size;
+    if (e->device->on_host) {
+        group->pages = table->pages;
+        group->page_stride = (size_t)table->stride;
+    } else {
+        group->pages = e->dev.page_tables[group->span];
+        group->page_stride = (size_t)(e->token_stride / group->page_size);
+    }
+}
+
 int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
 {
     msgl_attn_config cfg = {
@@ -225,7 +238,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
     int code = 0;
     for (int32_t g = 0; g < e->specs.count && code == 0; g++) {
         msgl_cache_group *group = &e->groups[g];
-        if (e->specs.all[g].kind != MSGL_CACHE_STATE) group->table = &e->page_tables[group->span];
+        if (e->specs.all[g].kind != MSGL_CACHE_STATE) set_pages(e, group);
         if (!attends(e, g)) continue;
         cfg.variants = msgl__model_variants(&e->model.cfg, g);
         cfg.num_kv_heads = group->pool.spec.num_heads;

@@ -21,8 +21,12 @@
 typedef struct msgl_cache_group {
     msgl_kv_pool pool;
     int32_t span;
-    const msgl_page_table *table; // of the span, of devices on the host; NULL: of states
-    msgl_attn attn;               // of a group that is attended over; else empty, or:
+    // The span's page table as kernels read it, of a device with memory of its own in that:
+    // position p of table row r is in page pages[r * page_stride + p / page_size]. NULL: of states.
+    const int32_t *pages;
+    size_t page_stride;
+    int32_t page_size;
+    msgl_attn attn; // of a group that is attended over; else empty, or:
     // Of a LATENT group whose layers choose keys; or of a KV group, of whose layers some choose
     // blocks of them, beside attn; else NULL.
     struct msgl_attn_chosen *chosen;

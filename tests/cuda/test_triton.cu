@@ -104,7 +104,7 @@ static void check(step *s, const int32_t *k_lens, int every, const char *what)
 {
     attn_world *w = &s->w;
     const msgl_cuda_attn_call *c = &w->call;
-    double most = 0, o[256];
+    double most = 0, o[ATTN_MAX_DIM];
     void *out = malloc(w->out_bytes);
     if (w->qf == NULL) {
         w->qf = attn_decode(c->dtype, w->q, w->q_bytes);
@@ -346,8 +346,30 @@ static void latent(attn_rng *rng, int heads, int batch, const int32_t *q_lens, c
     mla_world_free(&w);
 }
 
+// Answers whose V is all of K, with sinks, over lists of places: pages of one.
+static void keys_as_values(attn_rng *rng, msgl_dtype dtype, int heads, int dim, bool deterministic)
+{
+    const int32_t lens[] = {1, 31, 33, 640, 200}, ones[] = {1, 1, 1, 1, 1};
+    const variant o = {0, 1, -1, deterministic, true, false};
+    step s;
+    step_make(&s, rng, dtype, 5, ones, lens, heads, 1, dim, 1, &o);
+    s.call.attn.v = s.call.attn.k;
+    memcpy(s.w.v, s.w.k, s.w.kv_bytes);
+    step_poison(&s);
+    CUDA_OK(msgl__cuda_triton_lists(&s.lists, 0));
+    CUDA_OK(msgl__cuda_triton_decode(&s.call, 0));
+    CUDA_OK(cudaDeviceSynchronize());
+    check(&s, lens, 1, "keys as values");
+    step_free(&s);
+}
+
 static void latents(attn_rng *rng, bool quick)
 {
+    keys_as_values(rng, MSGL_BF16, 64, 512, false);
+    keys_as_values(rng, MSGL_F16, 20, 512, true);
+    keys_as_values(rng, MSGL_BF16, 4, 16, false);
+    keys_as_values(rng, MSGL_F16, 8, 104, false);
+
     static const int heads[] = {16, 128, 1, 20, 33, 64};
     const int32_t lens[] = {1, 31, 33, 64, 300, 1500, 700}, q_lens[] = {1, 30, 7, 64, 3, 70, 2};
     for (int i = 0; i < (quick ? 2 : 6); i++) {
