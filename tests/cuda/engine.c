@@ -60,8 +60,7 @@ static bool has_kernels_for_caches(const msgl_model_config *c, const char *dtype
     return dtype != NULL || !latent || !index;
 }
 
-// Whether GPUs have kernels for the model: dual chunk attention wants 16 bits, DeepSeek-V4's
-// compressed keys have none.
+// Whether GPUs have kernels for the model: dual chunk attention wants 16 bits.
 static bool has_kernels(const char *model, const char *dtype)
 {
     char dir[512];
@@ -70,9 +69,8 @@ static bool has_kernels(const char *model, const char *dtype)
     parity_path(dir, model, "");
     if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
     const bool dual = c->ropes[0].dual.len > 0, keeps = has_kernels_for_caches(c, dtype);
-    const bool cpu_only = c->decoder.compressed.groups > 0;
     free(c);
-    return keeps && !cpu_only && (!dual || dtype != NULL);
+    return keeps && (!dual || dtype != NULL);
 }
 
 static void test_parity(void **state)
@@ -258,6 +256,16 @@ static void add_blocks(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d
     }
 }
 
+// Lists of windows' keys, which triton's kernel attends to.
+static void add_windows(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
+{
+    const char *const models[] = {"deepseek_v4", "deepseek_v4_tf5"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        add(tests, n, test_deterministic,
+            (test_case){.model = models[i], .dtype = "auto", .desc = d});
+    }
+}
+
 // Whether the backend was built and made for this GPU. All that is has kernels for the models here.
 static bool is_there(const msgl_attn_desc *d, int32_t capability)
 {
@@ -286,7 +294,7 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
                                       "kimi_linear",      "gemma4_hd512",     "mimo_v2_hd192",
                                       "deepseek_v32",     "zamba2",           "zamba2_rope",
                                       "minimax_m3",       "minimax_m3_hd128", "qwen4_exp",
-                                      "qwen4_exp_ngrams"};
+                                      "qwen4_exp_ngrams", "deepseek_v4"};
         for (size_t m = 0; m < MSGL_COUNT(models); m++) {
             add(tests, &n, test_parity,
                 (test_case){models[m], "bfloat16", "expected_bf16.bin", .desc = NULL,
@@ -297,6 +305,7 @@ static int add_all(struct CMUnitTest *tests, const msgl_attn_set *set, int32_t c
     for (const msgl_attn_desc *const *d = set->all; *d != NULL && !quick; d++) {
         if (!is_there(*d, capability)) continue;
         add_backend(tests, &n, *d);
+        if (strcmp((*d)->name, "triton") == 0) add_windows(tests, &n, *d);
         if (strcmp((*d)->name, "fa") != 0) continue;
         add_recurrent(tests, &n, *d);
         add_blocks(tests, &n, *d);
