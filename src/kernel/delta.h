@@ -71,10 +71,10 @@ static inline size_t msgl__delta_state_bytes(const msgl_delta_call *c, msgl_dtyp
            (size_t)msgl__delta_channels(c) * MSGL_DELTA_TAPS * msgl__dtype_size(act);
 }
 
-// Beside what states.h says, of Hopper's kernels for bf16 and dims of 128 without by_channel and
-// sigmoid_gate: results and states do not depend on cuts if every one between two steps of phase
-// prefill is at a multiple of MSGL_DELTA_CHUNK tokens; other cuts are right within rounding. A
-// GPU's states are within 1e-2 of the recurrence in exact arithmetic, by the norm of a head's S.
+// Beside what states.h says, of Hopper's kernels for bf16 and dims of 128 without by_channel:
+// results and states do not depend on cuts if every one between two steps of phase prefill is at a
+// multiple of MSGL_DELTA_CHUNK tokens; other cuts are right within rounding. A GPU's states are
+// within 1e-2 of the recurrence in exact arithmetic, by the norm of a head's S.
 typedef struct msgl_delta_kernels {
     // On a GPU states at multiples of 16 bytes; of what is above also ld_a = ld_b and rows at
     // multiples of 16 bytes (fast: states at multiples of 128); MSGL_EUNSUPPORTED in x->status

@@ -14,6 +14,7 @@ enum { DELTA_DIM = 128 };
 
 struct delta_layer {
     int k_heads, v_heads;
+    bool sigmoid; // gates that are not silu
     array conv, a_log, dt_bias, norm;
     char *states;
     size_t stride; // bytes
@@ -28,11 +29,12 @@ struct delta_layer {
     }
 };
 
-// Decays from none to all within a token; states of NaN, `gap` bytes between them.
+// Decays from none to all within a token; sigmoid gates of an odd number of v heads; states of NaN,
+// `gap` bytes between them.
 static inline delta_layer delta_layer_new(int k_heads, int v_heads, int num_states, size_t gap,
                                           uint64_t *seed)
 {
-    delta_layer l = {k_heads, v_heads};
+    delta_layer l = {k_heads, v_heads, v_heads % 2 == 1};
     const size_t channels = (size_t)l.channels();
     l.conv = array_new(MSGL_F32, channels * 4, 0.5f, seed);
     l.a_log = array_new(MSGL_F32, (size_t)v_heads, 1, seed);
@@ -101,6 +103,7 @@ static inline void delta_step_fill(delta_step *s, const delta_layer &l,
     c = msgl_delta_call{};
     c.io.seqs = &s->seqs;
     c.k_heads = l.k_heads, c.v_heads = l.v_heads, c.k_dim = c.v_dim = DELTA_DIM;
+    c.sigmoid_gate = l.sigmoid;
     c.conv = (float *)l.conv.dev, c.a_log = (float *)l.a_log.dev;
     c.dt_bias = (float *)l.dt_bias.dev, c.norm = (float *)l.norm.dev, c.norm_eps = 1e-6f;
     c.io.base = l.states, c.io.stride = l.stride;

@@ -92,14 +92,15 @@ static inline state_layer ssm_layer(msgl_dtype act, int heads, int groups, int d
     return l;
 }
 
+// kimi: decays of each channel, and sigmoid gates, which `sigmoid` asks for alone.
 static inline state_layer delta_layer_any(msgl_dtype act, int k_heads, int v_heads, int k, int v,
-                                          bool kimi, uint64_t *seed)
+                                          bool kimi, bool sigmoid, uint64_t *seed)
 {
     state_layer l = {};
     msgl_delta_call &c = l.delta;
     l.kind = state_layer::DELTA;
     c.k_heads = k_heads, c.v_heads = v_heads, c.k_dim = k, c.v_dim = v;
-    c.by_channel = c.sigmoid_gate = kimi;
+    c.by_channel = kimi, c.sigmoid_gate = kimi || sigmoid;
     const int channels = msgl__delta_channels(&c), decays = v_heads * (kimi ? k : 1);
     l.in = channels + v_heads * v + decays + v_heads, l.out = v_heads * v;
     l.matrix = msgl__delta_matrix_bytes(&c) / sizeof(float), l.ring = channels;

@@ -76,8 +76,8 @@ static void recur(const delta_layer &l, request *r, int head, const std::vector<
         for (int c = 0; c < dim; c++) sum += o[c] * o[c];
         const size_t at = ((size_t)t * l.v_heads + head) * dim;
         for (int c = 0; c < dim; c++) {
-            r->out[at + c] =
-                o[c] / sqrt(sum / dim + 1e-6) * l.norm.host[c] * silu((double)r->z[at + c]);
+            const double z = r->z[at + c], gate = l.sigmoid ? 1 / (1 + exp(-z)) : silu(z);
+            r->out[at + c] = o[c] / sqrt(sum / dim + 1e-6) * l.norm.host[c] * gate;
         }
         double squares = 0;
         for (double d : s) squares += d * d;

@@ -297,16 +297,21 @@ static int check_all(bench_exec *e, msgl_dtype act, bool quick, uint64_t *seed)
                           ssm_layer(act, 4, 4, 32, 8, MSGL_SSM_NORM_NONE, 1, seed), seed);
     failed += check_layer(e, "ssm 64x128",
                           ssm_layer(act, 8, 2, 64, 128, MSGL_SSM_NORM_GATED, 1, seed), seed);
-    failed += check_layer(e, "delta 16x16", delta_layer_any(act, 2, 4, 16, 16, false, seed), seed);
-    failed += check_layer(e, "kda 48x80", delta_layer_any(act, 2, 2, 48, 80, true, seed), seed);
-    failed += check_layer(e, "kda 128x128", delta_layer_any(act, 2, 2, 128, 128, true, seed), seed);
+    failed +=
+        check_layer(e, "delta 16x16", delta_layer_any(act, 2, 4, 16, 16, false, false, seed), seed);
+    failed += check_layer(e, "delta sigmoid", delta_layer_any(act, 1, 2, 32, 48, false, true, seed),
+                          seed);
+    failed +=
+        check_layer(e, "kda 48x80", delta_layer_any(act, 2, 2, 48, 80, true, false, seed), seed);
+    failed += check_layer(e, "kda 128x128", delta_layer_any(act, 2, 2, 128, 128, true, false, seed),
+                          seed);
     if (quick) return failed;
     failed += check_layer(e, "ssm 64x256",
                           ssm_layer(act, 24, 1, 64, 256, MSGL_SSM_NORM_GATED, 1, seed), seed);
     failed += check_layer(e, "ssm 256x40",
                           ssm_layer(act, 16, 4, 256, 40, MSGL_SSM_NORM_GATED, 1, seed), seed);
-    failed +=
-        check_layer(e, "delta 256x64", delta_layer_any(act, 1, 3, 256, 64, false, seed), seed);
+    failed += check_layer(e, "delta 256x64",
+                          delta_layer_any(act, 1, 3, 256, 64, false, false, seed), seed);
     return failed;
 }
 

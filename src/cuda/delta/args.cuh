@@ -19,6 +19,7 @@ struct msgl_delta_args {
     size_t ld_qkv, ld_z, ld_ab, ld_out;
     const float *conv, *a_log, *dt_bias, *norm;
     float norm_eps;
+    bool sigmoid_gate; // not silu
     int k_heads, v_heads;
     int group_size; // v heads of a k head: with 4, v head 9 uses k head 2
     int channels;
@@ -55,6 +56,12 @@ static __device__ __forceinline__ float delta_silu(float x)
     return x * delta_sigmoid(x);
 }
 
+// What a result is multiplied by.
+static __device__ __forceinline__ float delta_gate(float z, bool sigmoid)
+{
+    return sigmoid ? delta_sigmoid(z) : delta_silu(z);
+}
+
 // g, the logarithm (of base 2) of a token's decay.
 static __device__ __forceinline__ float delta_decay(float a, float a_log, float dt_bias)
 {
@@ -74,8 +81,7 @@ static __device__ __forceinline__ float delta_conv(float4 taps, float x0, float 
 // them.
 static inline bool msgl__delta_fast_dims(const msgl_delta_call *c)
 {
-    return c->k_dim == MSGL_DELTA_DIM && c->v_dim == MSGL_DELTA_DIM && !c->by_channel &&
-           !c->sigmoid_gate;
+    return c->k_dim == MSGL_DELTA_DIM && c->v_dim == MSGL_DELTA_DIM && !c->by_channel;
 }
 
 // What the kernels want of a call; false, with x->status set, if that is not so.

@@ -62,9 +62,9 @@ static __host__ __device__ __forceinline__ int delta_chunk_count(const int32_t *
     return (lens[r] - 1) / DELTA_ROWS - delta_first_position(cu, lens, r) / DELTA_ROWS + 1;
 }
 
-// norm(o) norm silu(z) of eight columns; 16 neighbouring lanes have a head's row.
+// norm(o) norm gate(z) of eight columns; 16 neighbouring lanes have a head's row.
 static __device__ __forceinline__ uint4 delta_gated(uint4 o8, uint4 z8, const float *norm,
-                                                    float eps)
+                                                    float eps, bool sigmoid)
 {
     float o[8], z[8], weight[8], sum = 0;
     unpack8(o8, o, msgl_delta_act());
@@ -74,7 +74,7 @@ static __device__ __forceinline__ uint4 delta_gated(uint4 o8, uint4 z8, const fl
     for (int j = 0; j < 8; j++) sum = fmaf(o[j], o[j], sum);
     const float by = rsqrtf(group_sum(sum, 16) / MSGL_DELTA_DIM + eps);
 #pragma unroll
-    for (int j = 0; j < 8; j++) o[j] *= by * weight[j] * delta_silu(z[j]);
+    for (int j = 0; j < 8; j++) o[j] *= by * weight[j] * delta_gate(z[j], sigmoid);
     return pack8(o, msgl_delta_act());
 }
 

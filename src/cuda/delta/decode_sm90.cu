@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(decode_few::THREADS, 4)
     }
     msgl__cluster_wait();
     const float squares = head_squares<C>(smem, o, me.part);
-    if (me.group == 0) *(uint2 *)out = gated4(o, z, norm, squares, p.norm_eps);
+    if (me.group == 0) *(uint2 *)out = gated4(o, z, norm, squares, p.norm_eps, p.sigmoid_gate);
 #endif
 }
 
@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(decode_many::THREADS, 2)
         }
         msgl__tensor_store_commit();
     }
-    if (me.group == 0) *(uint2 *)out = gated4(o, z, norm, squares, p.norm_eps);
+    if (me.group == 0) *(uint2 *)out = gated4(o, z, norm, squares, p.norm_eps, p.sigmoid_gate);
     if (threadIdx.x == 0) msgl__tensor_store_read<0>();
 #endif
 }

@@ -45,7 +45,7 @@ bool msgl__delta_args(msgl_exec *x, const msgl_delta_call *c, msgl_delta_args *o
     out->ld_ab = c->ld_a;
     out->out = (msgl_delta_act *)c->out, out->ld_out = c->ld_out;
     out->conv = c->conv, out->a_log = c->a_log, out->dt_bias = c->dt_bias;
-    out->norm = c->norm, out->norm_eps = c->norm_eps;
+    out->norm = c->norm, out->norm_eps = c->norm_eps, out->sigmoid_gate = c->sigmoid_gate;
     out->k_heads = c->k_heads, out->v_heads = c->v_heads, out->group_size = c->v_heads / c->k_heads;
     out->channels = msgl__delta_channels(c);
     out->size = c->io.seqs->size;

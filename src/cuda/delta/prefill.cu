@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(PLAN_THREADS)
     }
 }
 
-// Rows of a chunk: o to norm(o) norm silu(z), 16 lanes a head. Grid: chunks, eighths of rows.
+// Rows of a chunk: o to norm(o) norm gate(z), 16 lanes a head. Grid: chunks, eighths of rows.
 static __global__ void __launch_bounds__(FINISH_THREADS)
     delta_finish(const __grid_constant__ msgl_delta_args p,
                  const __grid_constant__ delta_scratch in)
@@ -91,8 +91,8 @@ static __global__ void __launch_bounds__(FINISH_THREADS)
         const uint4 *const z =
             (const uint4 *)(p.z + (ptrdiff_t)(c.row0 + row) * (ptrdiff_t)p.ld_z + at);
         const uint4 zero = make_uint4(0, 0, 0, 0);
-        const uint4 v =
-            delta_gated(there ? *out : zero, there ? *z : zero, p.norm + vec * 8, p.norm_eps);
+        const uint4 v = delta_gated(there ? *out : zero, there ? *z : zero, p.norm + vec * 8,
+                                    p.norm_eps, p.sigmoid_gate);
         if (there) *out = v;
     }
 }

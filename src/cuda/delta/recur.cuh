@@ -293,15 +293,16 @@ static __device__ __forceinline__ uint2 take_token(const msgl_delta_args &p, con
     return now;
 }
 
-// norm(o) norm silu(z) of four columns.
+// norm(o) norm gate(z) of four columns.
 static __device__ __forceinline__ uint2 gated4(float4 o, uint2 z4, float4 norm, float squares,
-                                               float eps)
+                                               float eps, bool sigmoid)
 {
     const float by = rsqrtf(squares / DIM + eps);
     const float4 z = unpack4(z4);
-    return pack4(
-        make_float4(o.x * by * norm.x * delta_silu(z.x), o.y * by * norm.y * delta_silu(z.y),
-                    o.z * by * norm.z * delta_silu(z.z), o.w * by * norm.w * delta_silu(z.w)));
+    return pack4(make_float4(o.x * by * norm.x * delta_gate(z.x, sigmoid),
+                             o.y * by * norm.y * delta_gate(z.y, sigmoid),
+                             o.z * by * norm.z * delta_gate(z.z, sigmoid),
+                             o.w * by * norm.w * delta_gate(z.w, sigmoid)));
 }
 
 // Of this thread: four columns, and the first of its rows.

@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(C::THREADS, 1)
         const float squares = head_squares<C>(smem, o, me.part);
         if (me.group == 0) {
             *(uint2 *)(p.out + (size_t)at.row * p.ld_out + column) =
-                gated4(o, z, norm, squares, p.norm_eps);
+                gated4(o, z, norm, squares, p.norm_eps, p.sigmoid_gate);
         }
     }
     store_rows(s, p.matrix(at.to, at.head) + place);

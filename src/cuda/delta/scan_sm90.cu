@@ -219,7 +219,7 @@ static __device__ __forceinline__ void store_rows(const msgl_delta_args &p, cons
     for (int i = 0; i < C::PASSES; i++) {
         const int row = i * C::PASS_ROWS + (int)threadIdx.x / (C::COLUMNS / 8);
         uint4 v = *(const uint4 *)(shared + out_at<WARPS>(row, vec));
-        if (C::NORM) v = delta_gated(v, z[i], p.norm + vec * 8, p.norm_eps);
+        if (C::NORM) v = delta_gated(v, z[i], p.norm + vec * 8, p.norm_eps, p.sigmoid_gate);
         if (row >= rows.first && row < rows.end) {
             *(uint4 *)(p.out + (rows.row0 + row) * (ptrdiff_t)p.ld_out + column + vec * 8) = v;
         }
