@@ -4,8 +4,9 @@
 // deterministic, else by mma.sync, a block for a tile of one head's result, with tiles of 16 rows
 // where there are few and of 64 where there are more; anything else a thread an element. k of
 // latent attention is 128 and 512, one or four steps of 128: of few rows all weights are asked for
-// before the kernel waits for the one in front, of more rows a step ahead. Weights that are not
-// plain become values in scratch first, of all heads at once: there are few of them.
+// before the kernel waits for the one in front, of more rows a step ahead (of DeepSeek-V4's groups
+// of heads it is 4,096). Weights that are not plain become values in scratch first, of all heads at
+// once: there are few of them.
 #include "cuda/device.cuh"
 #include "cuda/gemm/expand.h"
 #include "cuda/gemm/gemm.h"
