@@ -4,8 +4,9 @@
 #include "kernel/kernel.h"
 #include "utils/threadpool.h"
 
-// One of the two.
-static int run(const msgl_index_blocks_call *blocks, const msgl_index_list_call *list)
+// One of the three.
+static int run(const msgl_index_blocks_call *blocks, const msgl_index_blocks_call *means,
+               const msgl_index_list_call *list)
 {
     static msgl_kernels k;
     msgl_pool *pool;
@@ -14,21 +15,24 @@ static int run(const msgl_index_blocks_call *blocks, const msgl_index_list_call 
     if (code != 0) return code;
     msgl_exec x = {.pool = pool};
     msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
-    if (blocks != NULL) {
-        k.index.choose_blocks(&x, blocks);
-    } else {
-        k.index.list(&x, list);
-    }
+    if (blocks != NULL) k.index.choose_blocks(&x, blocks);
+    if (means != NULL) k.index.choose_means(&x, means);
+    if (list != NULL) k.index.list(&x, list);
     msgl__pool_destroy(pool);
     return x.status;
 }
 
 int blocks_on_cpu(const msgl_index_blocks_call *c)
 {
-    return run(c, NULL);
+    return run(c, NULL, NULL);
+}
+
+int means_on_cpu(const msgl_index_blocks_call *c)
+{
+    return run(NULL, c, NULL);
 }
 
 int list_on_cpu(const msgl_index_list_call *c)
 {
-    return run(NULL, c);
+    return run(NULL, NULL, c);
 }

@@ -9,6 +9,7 @@
 
 // msgl_index_kernels.choose_blocks in plain C; the exec's status.
 int blocks_on_cpu(const msgl_index_blocks_call *c);
-int list_on_cpu(const msgl_index_list_call *c); // list
+int means_on_cpu(const msgl_index_blocks_call *c); // choose_means
+int list_on_cpu(const msgl_index_list_call *c);    // list
 
 #endif

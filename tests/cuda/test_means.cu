@@ -9,7 +9,7 @@
 #include "tests/cuda/paged_seqs.cuh"
 
 extern "C" {
-#include "tests/cuda/means_cpu.h"
+#include "tests/cuda/index_cpu.h"
 }
 
 // --- keys and queries ----------------------------------------------------------------------------

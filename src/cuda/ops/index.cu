@@ -74,28 +74,17 @@ extern "C" void msgl__cuda_index_store(msgl_exec *x, const msgl_index_store_call
 
 // --- scores --------------------------------------------------------------------------------------
 
-// Where keys are that positions every - 1, 2 every - 1, ... have.
-struct every_row {
-    msgl_page_row table;
-    int32_t every; // 1: all have one
-
-    __device__ __forceinline__ int32_t operator[](int32_t key) const
-    {
-        return table[(key + 1) * every - 1];
-    }
-};
-
 // Tokens [first, first + num) of the sequences, whose orders are rows from 0 on.
 struct choose_args {
     msgl_index_choose_call c;
     msgl_seqs seqs; // c.seqs is the host's
     msgl_paging paging;
-    int32_t first, every; // every: as in every_row
+    int32_t first, every; // every: as in msgl_every_row
 };
 
 // The keys that a token sees.
 struct seen_keys {
-    every_row table;
+    msgl_every_row table;
     int32_t keys;
 };
 
@@ -104,11 +93,6 @@ static __device__ __forceinline__ seen_keys find_keys(const choose_args &a, int3
     const msgl_index_token of =
         msgl__index_token(a.seqs, a.c.pages, a.c.page_stride, a.paging, token);
     return {{of.table, a.every}, of.keys / a.every};
-}
-
-static __device__ __forceinline__ float positive(float s)
-{
-    return s < 0.f ? 0.f : s; // a NaN stays one
 }
 
 // Block (a tile of keys, token). A warp has every fourth sixteen of the queries.
@@ -159,7 +143,7 @@ static __global__ __launch_bounds__(SCORE_WARPS *
             msgl__index_products<T, DIM>(queries, at + nb * 8 * PITCH, s);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                x[i] = weight[0] * positive(s[i]) + weight[1] * positive(s[2 + i]);
+                x[i] = weight[0] * msgl__positive(s[i]) + weight[1] * msgl__positive(s[2 + i]);
 #pragma unroll
                 for (int d = 4; d < 32; d *= 2) x[i] += __shfl_xor_sync(~0u, x[i], d);
             }
@@ -273,7 +257,7 @@ static __global__ void __launch_bounds__(LIST_THREADS)
         num = c.chosen_counts[token];
         for (int32_t i = t; i < num; i += LIST_THREADS) keys[near + i] = chosen[i] + c.shift;
     } else if (c.every > 0) {
-        const every_row windows = {of.table, c.every};
+        const msgl_every_row windows = {of.table, c.every};
         num = of.keys / c.every;
         for (int32_t i = t; i < num; i += LIST_THREADS) keys[near + i] = windows[i] + c.shift;
     }

@@ -36,6 +36,23 @@ static __device__ __forceinline__ msgl_index_token msgl__index_token(const msgl_
     return t;
 }
 
+// Where keys are that positions every - 1, 2 every - 1, ... have.
+struct msgl_every_row {
+    msgl_page_row table;
+    int32_t every; // 1: all have one
+
+    __device__ __forceinline__ int32_t operator[](int32_t key) const
+    {
+        return table[(key + 1) * every - 1];
+    }
+};
+
+// max(s, 0), but a NaN stays one.
+static __device__ __forceinline__ float msgl__positive(float s)
+{
+    return s < 0.f ? 0.f : s;
+}
+
 enum { INDEX_KEYS = 64 }; // of a tile
 
 // A tile in shared memory.

@@ -147,21 +147,10 @@ struct means_args {
     int32_t per_token, per_group;
 };
 
-// Where blocks' keys are.
-struct means_row {
-    msgl_page_row table;
-    int32_t size;
-
-    __device__ __forceinline__ int32_t operator[](int32_t block) const
-    {
-        return table[(block + 1) * size - 1];
-    }
-};
-
 // Tokens [first, end) of one request, the first of which sees `keys` keys.
 struct means_run {
     int32_t first, end, keys;
-    means_row blocks;
+    msgl_every_row blocks; // their keys
 };
 
 static __device__ __forceinline__ means_run find_run(const means_args &a, int32_t token,
@@ -170,11 +159,6 @@ static __device__ __forceinline__ means_run find_run(const means_args &a, int32_
     const msgl_index_token of =
         msgl__index_token(a.seqs, a.c.pages, a.c.page_stride, a.paging, token);
     return {token, min(end, of.last + 1), of.keys, {of.table, a.c.size}};
-}
-
-static __device__ __forceinline__ float positive(float s)
-{
-    return s < 0.f ? 0.f : s; // a NaN stays one
 }
 
 static __device__ __forceinline__ uint32_t *orders_of(const msgl_index_blocks_call &c,
@@ -232,7 +216,7 @@ static __device__ __forceinline__ void score_tile(const means_args &a, const mea
             float s[4] = {};
             msgl__index_products<T, DIM>(queries, mine + n * 8 * msgl_index_tile<DIM>::PITCH, s);
 #pragma unroll
-            for (int i = 0; i < 4; i++) sums[n][i] += has[i / 2] ? positive(s[i]) : 0.f;
+            for (int i = 0; i < 4; i++) sums[n][i] += has[i / 2] ? msgl__positive(s[i]) : 0.f;
         }
     }
 #pragma unroll
@@ -308,7 +292,7 @@ __launch_bounds__(PLAIN_THREADS) void plain_kernel(const __grid_constant__ means
     for (int32_t h = 0; h < c.queries; h++, q += c.dim) {
         float dot = 0.f;
         for (int32_t d = 0; d < c.dim; d++) dot = fmaf(to_f32(q[d]), to_f32(k[d]), dot);
-        sum += positive(dot);
+        sum += msgl__positive(dot);
     }
     orders_of(c, token)[block] = order_of(sum);
 }
