@@ -242,11 +242,14 @@ static __device__ __forceinline__ void score_tile(const means_args &a, const mea
 // Thread block (a tile of blocks' keys, group of tokens). Warps with the same rows, of which there
 // are ROW_WARPS, share a tile's keys.
 template <typename T, int DIM, int ROW_WARPS>
-static __global__ void __launch_bounds__(WARPS * 32, DIM <= 128 ? 4 : 2)
+static __global__ void __launch_bounds__(WARPS * 32, DIM <= 64    ? 4
+                                                     : DIM <= 128 ? 3
+                                                                  : 2)
     score_kernel(const __grid_constant__ means_args a)
 {
     __shared__ __align__(128) char keys[msgl_index_tile<DIM>::BYTES];
     const int SHARE = INDEX_KEYS / (WARPS / ROW_WARPS);
+    const int KEYS = SHARE < 32 ? SHARE : 32; // whose sums fit into registers
     const msgl_index_blocks_call &c = a.c;
     const int32_t warp = threadIdx.x / 32, at = (int32_t)blockIdx.x * INDEX_KEYS;
     const uint32_t tile = msgl__shared_address(keys);
@@ -262,8 +265,8 @@ static __global__ void __launch_bounds__(WARPS * 32, DIM <= 128 ? 4 : 2)
             msgl__copy_async_wait<0>();
             __syncthreads();
             const int32_t mine = run.first + warp % ROW_WARPS * (ROWS / a.per_token);
-            if (mine < run.end) {
-                score_tile<T, DIM, SHARE>(a, run, tile, at, warp / ROW_WARPS * SHARE, mine);
+            for (int32_t from = 0; mine < run.end && from < SHARE; from += KEYS) {
+                score_tile<T, DIM, KEYS>(a, run, tile, at, warp / ROW_WARPS * SHARE + from, mine);
             }
             __syncthreads(); // before the next tile
         }
