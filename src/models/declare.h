@@ -100,4 +100,14 @@ static inline int msgl__check_states_kernel(bool has, const char *what, msgl_err
                          "%s: this device has no kernel for them; allowed: --device cpu", what);
 }
 
+// The same: devices whose activations have 16 bits choose single keys by kernels that read them in
+// pieces of 16 bytes.
+static inline int msgl__check_index_dim(const msgl_model *m, int32_t dim, msgl_err *err)
+{
+    if (m->target.act == MSGL_F32 || dim % 8 == 0) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "index_head_dim: found %d; allowed on this device: a multiple of 8",
+                         (int)dim);
+}
+
 #endif

@@ -72,11 +72,11 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
 
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
+    const msgl_decoder_config *d = &m->cfg.decoder;
     const msgl_kernels *k = m->target.kernels;
-    (void)index;
     if (k->compress.make != NULL && k->index.list != NULL && k->moe.look_up != NULL &&
         k->hyper.open != NULL && k->streams.spread != NULL) {
-        return 0;
+        return chooses(d, index) ? msgl__check_index_dim(m, d->compressed.index.dim, err) : 0;
     }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "%s: this device has no kernels for compressed keys and "

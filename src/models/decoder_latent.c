@@ -28,8 +28,10 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
 // Whether the device has kernels that choose keys.
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
+    const msgl_latent_config *l = &m->cfg.decoder.latent;
     (void)index;
-    if (m->cfg.decoder.latent.index.top_k == 0 || m->target.kernels->index.choose != NULL) return 0;
+    if (l->index.top_k == 0) return 0;
+    if (m->target.kernels->index.choose != NULL) return msgl__check_index_dim(m, l->index.dim, err);
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "%s: sparse attention (index_topk) has no kernels for this device; "
                          "allowed: --device cpu",
