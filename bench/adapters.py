@@ -45,14 +45,29 @@ def write_adapter(folder, config, rank, wanted, seed):
     qwen3_files.write(folder / "adapter_model.safetensors", shapes, qwen3_files.noise(seed, -8, 1 << 16))
 
 
+def call(server, path, body):
+    """The answer's text."""
+    status, text = server.call(path, body)
+    if status != 200:
+        raise SystemExit("bench/adapters.py: " + text)
+    return text
+
+
+def load(server, name, folder):
+    """Seconds."""
+    start = time.perf_counter()
+    call(server, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+    return time.perf_counter() - start
+
+
 def generate(server, a, tokens, names, seed):
     """Seconds that the batch takes, a connection a request; prompts that no cache has."""
     rng = random.Random(seed)
 
     def one(i, prompt):
         body = {"input_ids": prompt, "sampling_params": {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}}
-        status, text = server.call("/generate", {**body, "lora_path": names[i % len(names)]} if names else body)
-        if status != 200 or json.loads(text)["meta_info"]["completion_tokens"] != tokens:
+        text = call(server, "/generate", {**body, "lora_path": names[i % len(names)]} if names else body)
+        if json.loads(text)["meta_info"]["completion_tokens"] != tokens:
             raise SystemExit("bench/adapters.py: " + text)
 
     prompts = [[rng.randrange(100, 5000) for _ in range(a.prompt)] for _ in range(a.batch)]
@@ -80,14 +95,11 @@ def main():
             write_adapter(pathlib.Path(temporary) / name, config, a.rank, wanted, i)
         with serving.Server(a.minisgl, str(a.model), "--dummy-weight", "--enable-lora", "--max-lora-rank", a.rank,
                             "--max-loras-per-batch", max(a.adapters, 1), *options) as server:
-            loads = []
+            first = [load(server, name, pathlib.Path(temporary) / name) for name in names]
+            again = []  # into memory that the system has given before
             for name in names:
-                start = time.perf_counter()
-                status, text = server.call("/v1/load_lora_adapter", {"lora_name": name,
-                                                                     "lora_path": str(pathlib.Path(temporary) / name)})
-                loads.append(time.perf_counter() - start)
-                if status != 200:
-                    raise SystemExit("bench/adapters.py: " + text)
+                call(server, "/v1/unload_lora_adapter", {"lora_name": name})
+                again.append(load(server, name, pathlib.Path(temporary) / name))
             seconds, seed = {"without": [], "with": []}, 0
             for turn in range(a.rounds + 1):  # the first one warms both up
                 for side, times in seconds.items():
@@ -101,7 +113,8 @@ def main():
                       "modules": a.modules, "tokens_per_s_without": round(rate["without"], 1),
                       "tokens_per_s_with": round(rate["with"], 1), "ratio": round(statistics.median(ratios), 3),
                       "ratios": [round(r, 3) for r in sorted(ratios)],
-                      "load_ms": round(1e3 * statistics.median(loads), 1)}))
+                      "load_ms": round(1e3 * statistics.median(first), 1) if first else None,
+                      "load_again_ms": round(1e3 * statistics.median(again), 1) if again else None}))
 
 
 main()
