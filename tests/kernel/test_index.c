@@ -266,7 +266,7 @@ static void test_ties(void **state)
     memcpy(broken, f->pool, sizeof *broken * (size_t)ROWS * KEYS * DIM);
     const int bad = f->pages[3] * PAGE + 2; // of position 50
     broken[(size_t)bad * DIM] = NAN;
-    for (int h = 0; h < HEADS; h++) s.weights[h] = 1;
+    for (int h = 0; h < HEADS; h++) s.weights[h] = -1; // a product of 0 would be the best
     for (int h = 0; h < HEADS; h++) s.q[h * DIM] = 1;
     choice rest = choose(f, &s, &k, f->two, broken, MSGL_F32, top_k);
     for (int i = 0; i < top_k; i++) assert_int_not_equal(rest.slots[i], bad);
