@@ -44,8 +44,7 @@ static double error_of(msgl_dtype dtype)
     return dtype_error(dtype) * 1.01 + 2e-5;
 }
 
-// --- heads
-// ----------------------------------------------------------------------------------------
+// --- heads --------------------------------------------------------------------------------------
 
 struct rotate_case {
     msgl_dtype dtype;
@@ -128,8 +127,7 @@ static void check_heads(bench_exec *e, family *f, msgl_dtype dtype, bool quick, 
     }
 }
 
-// --- raw rows
-// -------------------------------------------------------------------------------------
+// --- raw rows -----------------------------------------------------------------------------------
 
 static void check_store(bench_exec *e, family *f, msgl_dtype dtype, msgl_dtype kept, int dim,
                         int beside, uint64_t *seed)
@@ -154,8 +152,7 @@ static void check_store(bench_exec *e, family *f, msgl_dtype dtype, msgl_dtype k
     array_free(&in), array_free(&pool);
 }
 
-// --- windows
-// --------------------------------------------------------------------------------------
+// --- windows ------------------------------------------------------------------------------------
 
 struct make_case {
     msgl_dtype rows, kept; // dtypes of raw rows and of entries

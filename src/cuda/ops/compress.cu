@@ -18,8 +18,7 @@ enum {
     TERMS = 4,          // that a thread of make asks for at a time
 };
 
-// --- heads
-// ----------------------------------------------------------------------------------------
+// --- heads --------------------------------------------------------------------------------------
 
 // Where a head goes.
 template <typename O>
@@ -162,8 +161,7 @@ extern "C" void msgl__cuda_rotate_pairs(msgl_exec *x, const msgl_pair_rope_call 
     if (c->tokens > 0 && c->heads > 0) MSGL_BY_DTYPE(x->act, rotate, x, c);
 }
 
-// --- raw rows
-// -------------------------------------------------------------------------------------
+// --- raw rows -----------------------------------------------------------------------------------
 
 // A block a row, which is copied: memory is all that this takes.
 template <typename T, typename O, bool VECTOR>
@@ -205,8 +203,7 @@ extern "C" void msgl__cuda_store_rows(msgl_exec *x, const msgl_store_rows_call *
     if (c->tokens > 0) MSGL_BY_DTYPE(x->act, store, x, c);
 }
 
-// --- windows
-// --------------------------------------------------------------------------------------
+// --- windows ------------------------------------------------------------------------------------
 
 struct make_args {
     msgl_compress_call c;
