@@ -108,8 +108,7 @@ size_t msgl__memory_whole(void)
     return least_of_groups(pages > 0 && size > 0 ? (size_t)pages * (size_t)size : 0, cgroup_limit);
 }
 
-// --- what the groups get
-// --------------------------------------------------------------------------
+// --- what the groups get ------------------------------------------------------------------------
 
 enum {
     USUAL_TOKENS = 4096,    // of a request, at least, where that decides what the spans get
@@ -298,8 +297,7 @@ msgl_kv_pool msgl__memory_plan_pool(const msgl_memory_plan *p, int32_t group)
     return pool;
 }
 
-// --- the whole
-// ------------------------------------------------------------------------------------
+// --- the whole ----------------------------------------------------------------------------------
 
 // fixed: bytes of all but the pools, whose are in kv_bytes.
 static int no_room(const msgl_memory_plan *p, size_t fixed, const char *flags, msgl_err *err)

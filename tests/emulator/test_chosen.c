@@ -39,8 +39,7 @@ enum {
     WIDTH = HEADS * DIM,
 };
 
-// --- a device
-// --------------------------------------------------------------------------------------
+// --- a device -----------------------------------------------------------------------------------
 
 static void *take(msgl_device *d, size_t bytes)
 {
@@ -81,8 +80,7 @@ void *msgl__cuda_device_stream(msgl_device *d)
     return NULL;
 }
 
-// --- numbers
-// ---------------------------------------------------------------------------------------
+// --- numbers ------------------------------------------------------------------------------------
 
 static float uniform(uint64_t *state) // [-1, 1)
 {
@@ -112,8 +110,7 @@ static void pair_free(pair *p)
     free(p->f32), free(p->bf16);
 }
 
-// --- both sides
-// ------------------------------------------------------------------------------------
+// --- both sides ---------------------------------------------------------------------------------
 
 // Requests whose new tokens are the last of their keys, in pages in any order.
 typedef struct world {
