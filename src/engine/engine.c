@@ -679,8 +679,9 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
 // Layers of some models read the tokens' ids, too.
 static bool takes_embeds(const msgl_engine *e)
 {
-    return e->info.pooling == MSGL_POOL_NONE && !e->model.cfg.arch->family->encodes &&
-           e->model.cfg.decoder.per_layer_dim == 0 && e->model.cfg.decoder.ngrams.size == 0;
+    const msgl_decoder_config *d = &e->model.cfg.decoder;
+    const bool read = d->per_layer_dim > 0 || d->ngrams.size > 0 || d->names.table != NULL;
+    return e->info.pooling == MSGL_POOL_NONE && !e->model.cfg.arch->family->encodes && !read;
 }
 
 static void set_runner(msgl_engine *e)

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "engine/harness.h"
 #include "engine/parity.h"
 #include "models/folder.h"
 
@@ -35,6 +36,21 @@ static void test_cuts(void **state)
         for (size_t t = 0; t < MSGL_COUNT(targets); t++) {
             assert_true(parity_f32(MODELS[m], &targets[t]));
         }
+    }
+}
+
+// Experts that are looked up by token ids have none where a prompt is rows.
+static void test_no_rows_for_prompts(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < MSGL_COUNT(MODELS); m++) {
+        harness h;
+        char dir[512];
+        (void)snprintf(dir, sizeof dir, "%s/tests/vectors/models/%s", MSGL_SOURCE_DIR, MODELS[m]);
+        const msgl_options cfg = harness_config(dir, "auto");
+        harness_open(&h, &cfg);
+        assert_int_equal(msgl__engine_runner(h.e)->embed_size, 0);
+        harness_close(&h);
     }
 }
 
@@ -310,7 +326,8 @@ static void test_packed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cuts), cmocka_unit_test(test_levels), cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_cuts),      cmocka_unit_test(test_no_rows_for_prompts),
+        cmocka_unit_test(test_levels),    cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_hub_names), cmocka_unit_test(test_packed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
