@@ -584,6 +584,15 @@ static void test_reasons(void **unused)
                      MSGL_EUNSUPPORTED);
     assert_string_equal(why.text,
                         "latent attention: its kernel is for Hopper (9.0); this GPU has 8.9");
+    const msgl_attn_variant sinks = {.window = -1, .sinks = true};
+    msgl_attn_needs v4 = fake_latent_needs(90, 64, 512, 0, MSGL_E4M3); // DeepSeek-V4's
+    v4.act = MSGL_BF16;
+    v4.variants = (msgl_attn_variants){.count = 1, .all = {sinks}};
+    assert_int_equal(msgl__attn_supports(msgl__attn_find(&msgl__attn_cuda, "fa"), &v4, &why),
+                     MSGL_EUNSUPPORTED);
+    assert_string_equal(why.text, "latent attention: no kernel for 64 query heads and vectors of "
+                                  "512 + 0 fp8_e4m3 elements; allowed: up to 128 heads, 512 + 64 "
+                                  "bfloat16 or fp8_e4m3 elements");
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
         msgl_attn_needs n = hopper();
         const msgl_attn_needs *c = &cases[i].change;

@@ -20,22 +20,22 @@ int msgl__mla_cuda_supports(const msgl_attn_needs *n, msgl_err *err)
                              "latent attention: its kernel is for Hopper (9.0); this GPU has %d.%d",
                              (int)n->capability / 10, (int)n->capability % 10);
     }
+    const bool dtype = n->kv_dtype == MSGL_BF16 || n->kv_dtype == MSGL_E4M3;
+    if (n->head_dim != MSGL_MLA_ROW || n->v_dim != MSGL_MLA_LATENT || !dtype ||
+        n->num_q_heads > MSGL_MLA_MAX_HEADS) {
+        return msgl__err_set(
+            err, MSGL_EUNSUPPORTED,
+            "latent attention: no kernel for %d query heads and vectors of %d + %d "
+            "%s elements; allowed: up to %d heads, 512 + 64 bfloat16 or fp8_e4m3 elements",
+            (int)n->num_q_heads, (int)n->v_dim, (int)(n->head_dim - n->v_dim),
+            msgl__dtype_name(n->kv_dtype), (int)MSGL_MLA_MAX_HEADS);
+    }
     for (int32_t i = 0; i < n->variants.count; i++) {
         if (!n->variants.all[i].sinks) continue;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "latent attention: its kernel has no attention sinks");
     }
-    const bool dtype = n->kv_dtype == MSGL_BF16 || n->kv_dtype == MSGL_E4M3;
-    if (n->head_dim == MSGL_MLA_ROW && n->v_dim == MSGL_MLA_LATENT && dtype &&
-        n->num_q_heads <= MSGL_MLA_MAX_HEADS) {
-        return 0;
-    }
-    return msgl__err_set(
-        err, MSGL_EUNSUPPORTED,
-        "latent attention: no kernel for %d query heads and vectors of %d + %d "
-        "%s elements; allowed: up to %d heads, 512 + 64 bfloat16 or fp8_e4m3 elements",
-        (int)n->num_q_heads, (int)n->v_dim, (int)(n->head_dim - n->v_dim),
-        msgl__dtype_name(n->kv_dtype), (int)MSGL_MLA_MAX_HEADS);
+    return 0;
 }
 
 // The largest power of two that divides the pool's: within a page slots follow one another.
