@@ -51,14 +51,21 @@ static std::vector<double> finished(const store_world &w, std::vector<double> v,
     return v;
 }
 
-// One step: tokens [from[r], to[r]) of each request, none of some.
+// One step: tokens [from[r], to[r]) of each request, none of some. split: each token is a request
+// of its own, as rows of drafts are.
 static void store_step(store_world *w, const std::vector<int32_t> &from,
-                       const std::vector<int32_t> &to, array *pool)
+                       const std::vector<int32_t> &to, bool split, array *pool)
 {
     const store_case &t = *w->t;
     const size_t dim = t.dim, queries = t.heads * dim, ld = queries + dim + 3;
-    std::vector<int32_t> cu = {0};
-    for (size_t r = 0; r < from.size(); r++) cu.push_back(cu[r] + to[r] - from[r]);
+    std::vector<int32_t> cu = {0}, begins = {0}, lens, rows; // the last three: of seqs
+    for (size_t r = 0; r < from.size(); r++) {
+        cu.push_back(cu[r] + to[r] - from[r]);
+        for (int len = split ? from[r] + 1 : to[r]; len <= to[r]; len++) {
+            begins.push_back(cu[r] + len - from[r]);
+            lens.push_back(len), rows.push_back(w->p.rows[r]);
+        }
+    }
     const size_t tokens = cu.back();
     array qk = array_new(t.dtype, tokens * ld, 0, NULL);
     array angles = array_new(MSGL_F32, tokens * 2 * t.half + 1, 0, NULL);
@@ -75,9 +82,11 @@ static void store_step(store_world *w, const std::vector<int32_t> &from,
     }
     array_upload(&qk), array_upload(&angles);
     msgl_seqs s = w->p.seqs;
-    int32_t *const cu_dev = ints_upload(cu.data(), cu.size());
-    int32_t *const to_dev = ints_upload(to.data(), to.size());
-    s.num_tokens = (int32_t)tokens, s.dev_cu_seqlens_q = cu_dev, s.dev_seqlens_k = to_dev;
+    int32_t *const begins_dev = ints_upload(begins.data(), begins.size());
+    int32_t *const lens_dev = ints_upload(lens.data(), lens.size());
+    int32_t *const rows_dev = ints_upload(rows.data(), rows.size());
+    s.size = (int32_t)lens.size(), s.num_tokens = (int32_t)tokens, s.related = split;
+    s.dev_cu_seqlens_q = begins_dev, s.dev_seqlens_k = lens_dev, s.dev_table_rows = rows_dev;
     msgl_index_means_store_call c = {};
     c.seqs = &s;
     c.heads = t.heads, c.dim = t.dim, c.half = t.half, c.size = t.size;
@@ -110,7 +119,8 @@ static void store_step(store_world *w, const std::vector<int32_t> &from,
             }
         }
     }
-    array_free(&qk), array_free(&angles), cudaFree(cu_dev), cudaFree(to_dev);
+    array_free(&qk), array_free(&angles);
+    cudaFree(begins_dev), cudaFree(lens_dev), cudaFree(rows_dev);
 }
 
 // The pool of the whole prompts against f64; slots of nobody stay NaN.
@@ -161,10 +171,10 @@ static void check_store(bench_exec *e, family *f, const store_case &t, uint64_t 
     array_upload(&w.inv_freq);
     array whole = array_new(t.dtype, slots, 0, NULL), cut = array_new(t.dtype, slots, 0, NULL);
     std::vector<int32_t> at(requests, 0);
-    store_step(&w, at, t.lens, &whole);
+    store_step(&w, at, t.lens, false, &whole);
     array_download(&whole);
     check_pool(&w, whole);
-    // Of each request in turn a part, or of all of them one token.
+    // Of each request in turn a part, now and then as drafts, or of all of them one token.
     for (size_t step = 0; at != t.lens; step++) {
         std::vector<int32_t> to = at;
         for (size_t r = 0; r < requests; r++) {
@@ -173,7 +183,7 @@ static void check_store(bench_exec *e, family *f, const store_case &t, uint64_t 
                                                  : 0;
             to[r] = std::min(at[r] + n, t.lens[r]);
         }
-        store_step(&w, at, to, &cut);
+        store_step(&w, at, to, step % 3 == 1, &cut);
         at = to;
     }
     array_download(&cut);

@@ -15,7 +15,7 @@
 // that the token sees.
 struct msgl_index_token {
     msgl_page_row table;
-    int32_t first, last, keys;
+    int32_t req, first, last, keys;
 };
 
 // Token `token` of the sequences, whose lengths are on the device. pages: rows of page_stride each.
@@ -30,6 +30,7 @@ static __device__ __forceinline__ msgl_index_token msgl__index_token(const msgl_
     t.table.pages = pages;
     t.table.first = s.dev_table_rows[req] * (int32_t)page_stride * paging.size;
     t.table.paging = paging;
+    t.req = req;
     t.first = s.dev_cu_seqlens_q[req];
     t.last = s.dev_cu_seqlens_q[req + 1] - 1;
     t.keys = s.dev_seqlens_k[req] - (t.last - token);

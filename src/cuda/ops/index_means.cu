@@ -36,27 +36,34 @@ struct store_args {
     msgl_paging paging;
 };
 
-// The raw key of position p of the token's request, in the block that the token ends: of an earlier
-// step it is in the pool, of this one it may not be there yet.
-template <typename T>
-static __device__ __forceinline__ const T *
-raw_key(const msgl_index_means_store_call &c, const msgl_index_token &of, int32_t token, int32_t p)
+// The first row of the token's request in this step, as far back as row `least`. Rows of drafts may
+// be requests of one token each, one behind the other, with one row of the page table: of rows that
+// are of table rows 2, 2, 2 and 5 the third one's first is row 0.
+static __device__ __forceinline__ int32_t first_row(const msgl_seqs &s, const msgl_index_token &of,
+                                                    int32_t least)
 {
-    const int32_t row = token - (of.keys - 1 - p);
-    return row >= of.first ? (const T *)c.k + (size_t)row * c.ld
-                           : (const T *)c.pool + (size_t)of.table[p] * (size_t)c.dim;
+    int32_t first = of.first;
+    for (int32_t req = of.req; s.related && first > least && req > 0; req--) {
+        if (s.dev_table_rows[req - 1] != s.dev_table_rows[of.req]) break;
+        first = s.dev_cu_seqlens_q[req - 1];
+    }
+    return first;
 }
 
-// A warp's share of the sum over the block that the token ends, every STORE_WARPS-th key of it.
+// A warp's share of the sum over the block that the token ends, every STORE_WARPS-th key of it. A
+// raw key of an earlier step is in the pool, one of this step may not be there yet.
 template <typename T>
-static __device__ __forceinline__ void sum_keys(const msgl_index_means_store_call &c,
-                                                const msgl_index_token &of, int32_t token,
-                                                float *sum)
+static __device__ __forceinline__ void sum_keys(const store_args &a, const msgl_index_token &of,
+                                                int32_t token, float *sum)
 {
-    const int lane = (int)threadIdx.x % 32;
+    const msgl_index_means_store_call &c = a.c;
+    const int32_t lane = (int32_t)threadIdx.x % 32, behind = token + 1;
+    const int32_t first = first_row(a.seqs, of, behind - c.size);
     for (int i = lane; i < c.dim; i += 32) sum[i] = 0;
-    for (int32_t p = of.keys - c.size + (int32_t)threadIdx.x / 32; p < of.keys; p += STORE_WARPS) {
-        const T *k = raw_key<T>(c, of, token, p);
+    for (int32_t n = c.size - (int32_t)threadIdx.x / 32; n > 0; n -= STORE_WARPS) {
+        const T *k = behind - n >= first
+                         ? (const T *)c.k + (size_t)(behind - n) * c.ld
+                         : (const T *)c.pool + (size_t)of.table[of.keys - n] * (size_t)c.dim;
 #pragma unroll 4
         for (int i = lane; i < c.dim; i += 32) sum[i] += to_f32(k[i]);
     }
@@ -97,7 +104,7 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
     const msgl_index_token of = msgl__index_token(a.seqs, c.pages, c.page_stride, a.paging, token);
     const bool ends = of.keys % c.size == 0;
     if (ends) {
-        sum_keys<T>(c, of, token, sums[warp]);
+        sum_keys<T>(a, of, token, sums[warp]);
         __syncthreads();
     }
     if (warp == 0) {
