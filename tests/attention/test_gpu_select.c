@@ -241,6 +241,17 @@ static void test_order(void **unused)
     }
 }
 
+// DeepSeek-V4's layers, of which some have a window: K is V, and heads have sinks.
+static msgl_attn_needs windows_needs(int32_t capability, msgl_dtype kv_dtype)
+{
+    msgl_attn_needs n = fake_latent_needs(capability, 64, 512, 0, kv_dtype);
+    if (kv_dtype == MSGL_E4M3) n.act = MSGL_BF16;
+    n.variants.count = 2;
+    n.variants.all[0] = (msgl_attn_variant){.window = -1, .sinks = true};
+    n.variants.all[1] = (msgl_attn_variant){.window = 127, .sinks = true};
+    return n;
+}
+
 // Latent caches: own kernel on Hopper for the published models' shape, else torch_native.
 static void test_latent(void **unused)
 {
@@ -258,6 +269,8 @@ static void test_latent(void **unused)
         {"auto", fake_latent_needs(90, 4, 32, 8, MSGL_BF16), "triton", "triton", 16},
         {"auto", fake_latent_needs(80, 16, 512, 64, MSGL_BF16), "fi", "fi", 16},
         {"auto", fake_latent_needs(100, 16, 512, 64, MSGL_F16), "fi", "fi", 16},
+        {"auto", windows_needs(90, MSGL_BF16), "triton", "triton", 16},
+        {"auto", windows_needs(80, MSGL_F16), "triton", "triton", 16},
         {"fa3", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "fa", 16},
         {"flashmla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "flashmla", 64},
         {"trtllm_mla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "trtllm_mla", 64},
@@ -454,6 +467,8 @@ static void test_chosen(void **unused)
                 {fake_latent_needs(90, 128, 512, 64, MSGL_F16), "triton"},
                 {fake_latent_needs(80, 128, 512, 64, MSGL_BF16), "triton"},
                 {fake_latent_needs(90, 4, 32, 8, MSGL_BF16), "triton"},
+                {windows_needs(90, MSGL_BF16), "triton"},
+                {windows_needs(80, MSGL_F16), "triton"},
                 {fake_latent_needs(90, 128, 512, 64, MSGL_F32), NULL}};
     set_plugins(true, true);
     for (size_t i = 0; i < MSGL_COUNT(rows); i++) {
