@@ -45,7 +45,9 @@ static void test_bit_equal(void **state)
                                   "nemotron_h_latent",
                                   "zamba2",
                                   "qwen4_exp",
-                                  "qwen4_exp_ngrams"};
+                                  "qwen4_exp_ngrams",
+                                  "deepseek_v4",
+                                  "deepseek_v4_tf5"};
     const char *tests = getenv("MINISGL_TESTS");
     const bool full = tests != NULL && strcmp(tests, "full") == 0;
     const int highest = msgl__cpu_level_detect();
