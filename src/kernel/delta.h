@@ -75,6 +75,7 @@ static inline size_t msgl__delta_state_bytes(const msgl_delta_call *c, msgl_dtyp
 // results and states do not depend on cuts if every one between two steps of phase prefill is at a
 // multiple of MSGL_DELTA_CHUNK tokens; other cuts are right within rounding. A GPU's states are
 // within 1e-2 of the recurrence in exact arithmetic, by the norm of a head's S.
+// NULL: this device has none.
 typedef struct msgl_delta_kernels {
     // On a GPU states at multiples of 16 bytes; of what is above also ld_a = ld_b and rows at
     // multiples of 16 bytes (fast: states at multiples of 128); MSGL_EUNSUPPORTED in x->status

@@ -92,12 +92,15 @@ static inline msgl_cache_spec msgl__states_spec(size_t bytes)
         .kind = MSGL_CACHE_STATE, .window = -1, .state_bytes = msgl__round_up(bytes, LINE)};
 }
 
-// For a mixer's check: refuses layers that this device has no kernel for, and CPUs have.
-static inline int msgl__check_states_kernel(bool has, const char *what, msgl_err *err)
+// For a mixer's check: refuses layers with heads that no kernel of this device takes, and CPUs' do.
+static inline int msgl__check_heads(const msgl_model *m, bool takes, const char *what,
+                                    msgl_err *err)
 {
-    if (has) return 0;
+    if (takes) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: this device has no kernel for them; allowed: --device cpu", what);
+                         "%s: this device has no kernel for %s with such heads; "
+                         "allowed: --device cpu",
+                         m->cfg.arch->name, what);
 }
 
 // The same: devices whose activations have 16 bits choose single keys by kernels that read them in

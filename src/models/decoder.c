@@ -157,8 +157,8 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder, const msgl_layer_
 static int build(msgl_model *m, msgl_err *err)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
-    const int refused = msgl__streams_check(m, err);
-    if (refused != 0) return refused;
+    const int lacking = msgl__decoder_check_kernels(m, err);
+    if (lacking != 0) return lacking;
     for (int32_t l = 0; l < m->cfg.num_layers; l++) {
         const msgl_mixer *mixer = msgl__mixer_of(d, l);
         const int code = mixer->check != NULL ? mixer->check(m, l, err) : 0;
@@ -460,17 +460,19 @@ static void gather_rows(const msgl_model *m, msgl_forward *f, const int32_t *row
     if (last->mixer != &msgl__mixer_none) {
         f->k->moe.gather(f->x, b->mixed, rows, num_rows, 1, last->out.w.k, b->rows_mixed);
     }
-    f->k->moe.gather(f->x, b->residual, rows, num_rows, 1, c->hidden_size, b->rows_residual);
     if (decoder->per_layer.dim > 0) {
         f->k->moe.gather(f->x, b->per_layer, rows, num_rows, 1,
                          (int)msgl__per_layer_width(&decoder->per_layer), b->rows_per_layer);
     }
-    if (last->parallel) msgl__norm(f, &last->attn_norm, b->rows_residual, b->normed, num_rows);
     if (b->rows_ids != NULL) { // as many bytes as f32
         gather_values(f, MSGL_F32, f->ids, rows, num_rows, 1, b->rows_ids);
         f->row_ids = b->rows_ids;
     }
-    if (s->all == NULL) return;
+    if (s->all == NULL) {
+        f->k->moe.gather(f->x, b->residual, rows, num_rows, 1, c->hidden_size, b->rows_residual);
+        if (last->parallel) msgl__norm(f, &last->attn_norm, b->rows_residual, b->normed, num_rows);
+        return;
+    }
     const msgl_stream_block *block = &last->attn_streams;
     f->k->moe.gather(f->x, s->all, rows, num_rows, 1, msgl__stream_count(block) * c->hidden_size,
                      s->rows_all);

@@ -184,7 +184,8 @@ struct msgl_mixer {
     // alike are a group. num_layers is the caller's.
     int (*caches)(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl_dtype dtype,
                   msgl_dtype act, msgl_cache_spec *out);
-    // NULL: every device has kernels for it; else whether the model's has.
+    // NULL: kernels for it take all dimensions; else whether those of the model's device, which has
+    // some (msgl__decoder_check_kernels), take the layer's.
     int (*check)(const msgl_model *m, int32_t layer, msgl_err *err);
     // Layer number `index` of m->layers, zeroed; at: its places, in the order of `caches`.
     void (*build)(msgl_model *m, int32_t index, const msgl_layer_place *at,
@@ -239,6 +240,10 @@ size_t msgl__ffn_workspace(const msgl_model *m, const msgl_decoder_layer *layer,
 // -1 where there are compressed keys.
 int32_t msgl__compressed_list(const msgl_decoder_config *d, int32_t window, int32_t max_seq_len);
 
+// decoder_kernels.c: whether the model's device has all kernels that its layers take.
+// MSGL_EUNSUPPORTED names what it has none for.
+int msgl__decoder_check_kernels(const msgl_model *m, msgl_err *err);
+
 // decoder_hyper.c: what builds and declares a hyper-connection; block: "attn" or "ffn" of a layer,
 // NULL: behind the last one.
 msgl_hyper_connection msgl__hyper_build(const msgl_model_config *c);
@@ -252,13 +257,12 @@ void msgl__per_layer_declare(msgl_model *m, msgl_weight_plan *p);
 void msgl__per_layer_declare_block(const msgl_declaring *d, msgl_decoder_layer *layer);
 
 // decoder_streams.c, of models with several residual streams (all of it does nothing of others):
-// whether the device has kernels, what builds and declares them, and what a step has of them.
+// what builds and declares them, and what a step has of them.
 typedef struct msgl_step_streams {
     void *all, *rows_all; // [tokens, streams * hidden], and of the rows that get logits; or NULL
     void *read, *result;  // [tokens, hidden] what a block reads, and what it has made
     void *mix, *rows_mix; // of the block (layers/stream_block.h)
 } msgl_step_streams;
-int msgl__streams_check(const msgl_model *m, msgl_err *err);
 void msgl__streams_build(const msgl_model *m, msgl_decoder *decoder);
 void msgl__streams_declare(msgl_model *m, msgl_weight_plan *p);
 msgl_step_streams msgl__streams_take(const msgl_model *m, msgl_forward *f, int32_t num_rows);

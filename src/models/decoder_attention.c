@@ -34,21 +34,6 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
     return 2;
 }
 
-// Whether the device has kernels that choose blocks of keys.
-static int check(const msgl_model *m, int32_t index, msgl_err *err)
-{
-    const msgl_index_kernels *k = &m->target.kernels->index;
-    const bool means = m->cfg.decoder.blocks.mean_queries > 0;
-    if (!msgl__layer_has(&m->cfg.decoder, index, MSGL_LAYER_CHOOSES_BLOCKS) ||
-        (means ? k->choose_means != NULL : k->choose_blocks != NULL)) {
-        return 0;
-    }
-    return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: this device has no kernel for attention to chosen blocks (%s); "
-                         "allowed: --device cpu",
-                         m->cfg.arch->name, means ? "indexer_budget" : "index_topk_blocks");
-}
-
 static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
                   msgl_decoder_layer *layer)
 {
@@ -291,9 +276,5 @@ static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_nor
     msgl__attention(f, &layer->attn, norm, in, cos_sin[layer->attn.rope], out);
 }
 
-const msgl_mixer msgl__mixer_attention = {.caches = caches,
-                                          .check = check,
-                                          .build = build,
-                                          .declare = declare,
-                                          .workspace = workspace,
-                                          .run = run};
+const msgl_mixer msgl__mixer_attention = {
+    .caches = caches, .build = build, .declare = declare, .workspace = workspace, .run = run};

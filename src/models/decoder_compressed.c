@@ -73,15 +73,7 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
-    const msgl_kernels *k = m->target.kernels;
-    if (k->compress.make != NULL && k->index.list != NULL && k->moe.look_up != NULL &&
-        k->hyper.open != NULL && k->streams.spread != NULL) {
-        return chooses(d, index) ? msgl__check_index_dim(m, d->compressed.index.dim, err) : 0;
-    }
-    return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: this device has no kernels for compressed keys and "
-                         "hyper-connections; allowed: --device cpu",
-                         m->cfg.arch->name);
+    return chooses(d, index) ? msgl__check_index_dim(m, d->compressed.index.dim, err) : 0;
 }
 
 // Keys of dim elements, whose raw rows lie behind `at` others.

@@ -29,8 +29,9 @@ static int check(const msgl_model *m, int32_t index, msgl_err *err)
     (void)index;
     const msgl_delta layer = delta_of(&m->cfg.decoder, m->target.ranks);
     const msgl_delta_call dims = msgl__delta_call_of(&layer);
-    const bool has = m->target.kernels->delta.supports(m->target.capability, m->target.act, &dims);
-    return msgl__check_states_kernel(has, "linear attention by the gated delta rule", err);
+    const bool takes =
+        m->target.kernels->delta.supports(m->target.capability, m->target.act, &dims);
+    return msgl__check_heads(m, takes, "linear attention by the gated delta rule", err);
 }
 
 static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,

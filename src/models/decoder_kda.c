@@ -29,8 +29,9 @@ static int check(const msgl_model *m, int32_t index, msgl_err *err)
     (void)index;
     const msgl_kda l = layer_of(&m->cfg.decoder, m->target.ranks);
     const msgl_delta_call call = msgl__kda_call_of(&l);
-    const bool has = m->target.kernels->delta.supports(m->target.capability, m->target.act, &call);
-    return msgl__check_states_kernel(has, "Kimi Delta Attention", err);
+    const bool takes =
+        m->target.kernels->delta.supports(m->target.capability, m->target.act, &call);
+    return msgl__check_heads(m, takes, "Kimi Delta Attention", err);
 }
 
 static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,

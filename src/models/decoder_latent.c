@@ -30,12 +30,7 @@ static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
     const msgl_latent_config *l = &m->cfg.decoder.latent;
     (void)index;
-    if (l->index.top_k == 0) return 0;
-    if (m->target.kernels->index.choose != NULL) return msgl__check_index_dim(m, l->index.dim, err);
-    return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: sparse attention (index_topk) has no kernels for this device; "
-                         "allowed: --device cpu",
-                         m->cfg.arch->name);
+    return l->index.top_k > 0 ? msgl__check_index_dim(m, l->index.dim, err) : 0;
 }
 
 // Norms of latent vectors have this epsilon whatever rms_norm_eps says, in DeepSeek's own code and

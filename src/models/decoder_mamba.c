@@ -42,14 +42,12 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
 static int check(const msgl_model *m, int32_t index, msgl_err *err)
 {
     (void)index;
-    const msgl_kernels *k = m->target.kernels;
-    const int32_t dim = m->cfg.decoder.mamba.state_dim, most = k->ssm.max_state_dim;
-    if (k->ssm.run != NULL && most > 0 && dim > most) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "Mamba-2: states of %d; allowed on this device: up to %d", (int)dim,
-                             (int)most);
-    }
-    return msgl__check_states_kernel(k->conv.run != NULL && k->ssm.run != NULL, "Mamba-2", err);
+    const int32_t dim = m->cfg.decoder.mamba.state_dim;
+    const int32_t most = m->target.kernels->ssm.max_state_dim;
+    if (most == 0 || dim <= most) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "Mamba-2: states of %d; allowed on this device: up to %d", (int)dim,
+                         (int)most);
 }
 
 void msgl__mamba_build(msgl_model *m, const msgl_layer_place *at, msgl_decoder_layer *layer)

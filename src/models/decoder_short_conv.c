@@ -13,13 +13,6 @@ static int caches(const msgl_model_config *c, int32_t layer, int32_t ranks, msgl
     return 1;
 }
 
-static int check(const msgl_model *m, int32_t index, msgl_err *err)
-{
-    (void)index;
-    return msgl__check_states_kernel(m->target.kernels->conv.run != NULL, "short convolutions",
-                                     err);
-}
-
 static void build(msgl_model *m, int32_t index, const msgl_layer_place *at,
                   msgl_decoder_layer *layer)
 {
@@ -69,9 +62,5 @@ static void run(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_nor
     msgl__short_conv(f, &layer->short_conv, norm, in, out);
 }
 
-const msgl_mixer msgl__mixer_short_conv = {.caches = caches,
-                                           .check = check,
-                                           .build = build,
-                                           .declare = declare,
-                                           .workspace = workspace,
-                                           .run = run};
+const msgl_mixer msgl__mixer_short_conv = {
+    .caches = caches, .build = build, .declare = declare, .workspace = workspace, .run = run};

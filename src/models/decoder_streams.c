@@ -16,15 +16,6 @@ static msgl_gated_streams streams_of(const msgl_model_config *c, bool injects)
                                 .eps = c->decoder.rms_eps};
 }
 
-int msgl__streams_check(const msgl_model *m, msgl_err *err)
-{
-    if (m->cfg.decoder.streams.num == 0 || m->target.kernels->streams.mix != NULL) return 0;
-    return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "%s: this device has no kernel for gated residual streams (hc_count); "
-                         "allowed: --device cpu",
-                         m->cfg.arch->name);
-}
-
 static msgl_stream_block block_of(const msgl_model_config *c, bool injects)
 {
     return (msgl_stream_block){.gated = streams_of(c, injects), .hyper = msgl__hyper_build(c)};

@@ -20,35 +20,13 @@ static size_t packed_size(const msgl_wformat *f, int n, int k)
     return (size_t)n * (size_t)k * msgl__dtype_size(f->dtype);
 }
 
-static bool supports_delta(int32_t capability, msgl_dtype act, const msgl_delta_call *dims)
-{
-    (void)capability;
-    (void)act;
-    return dims->k_heads > 0 && dims->v_heads > 0;
-}
-
-static void mix(msgl_exec *x, const void *gates, const void *in, int rows, int n, int dim,
-                void *out)
-{
-    (void)x, (void)gates, (void)in, (void)rows, (void)n, (void)dim, (void)out;
-    __builtin_trap();
-}
-
-static void choose_blocks(msgl_exec *x, const msgl_index_blocks_call *c)
-{
-    (void)x, (void)c;
-    __builtin_trap();
-}
-
 static void plan(const msgl_model_config *cfg)
 {
     static const msgl_wformat formats[MSGL_WFORMATS] = {
         [MSGL_W_BF16] = {MSGL_WFORMAT_BF16, .packed_size = packed_size}};
-    const msgl_kernels kernels = {
-        .gemm = {.formats = formats},
-        .delta = {.supports = supports_delta},
-        .index = {.choose_blocks = choose_blocks, .choose_means = choose_blocks},
-        .streams = {.mix = mix}};
+    msgl_kernels kernels;
+    msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF); // which has kernels for all layers
+    kernels.gemm = (msgl_gemm_kernels){.formats = formats};
     msgl_err err = {0};
     msgl_model *m = calloc(1, sizeof *m);
     if (m == NULL) __builtin_trap();

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -409,20 +410,126 @@ static void test_streams(void **state)
     free(c);
 }
 
-// A device without kernels for streams refuses the model before it has anything of it.
-static void test_streams_on_devices(void **state)
+// A function of the kernel table that devices may not have.
+#define KERNEL(of) offsetof(msgl_kernels, of), #of
+static const struct {
+    size_t at;
+    const char *name;
+} OPTIONAL[] = {
+    {KERNEL(streams.spread)},    {KERNEL(streams.squash)},      {KERNEL(streams.mix)},
+    {KERNEL(streams.inject)},    {KERNEL(streams.clear)},       {KERNEL(hyper.open)},
+    {KERNEL(hyper.close)},       {KERNEL(hyper.head)},          {KERNEL(compress.rotate)},
+    {KERNEL(compress.store)},    {KERNEL(compress.make)},       {KERNEL(index.store)},
+    {KERNEL(index.choose)},      {KERNEL(index.choose_blocks)}, {KERNEL(index.list)},
+    {KERNEL(index.store_means)}, {KERNEL(index.choose_means)},  {KERNEL(moe.look_up)},
+    {KERNEL(ngrams.ids)},        {KERNEL(ngrams.gate)},         {KERNEL(conv.run)},
+    {KERNEL(ssm.run)},           {KERNEL(delta.run)},           {KERNEL(delta.supports)},
+    {KERNEL(delta.scratch_size)}};
+
+// What a model's layers take of these, each with what a message calls the layers without it.
+typedef struct taken {
+    const char *kernels, *what; // one or several, with a space behind each
+} taken;
+#define DELTA "delta.run delta.supports delta.scratch_size "
+static const struct {
+    const char *folder, *arch;
+    taken takes[8];
+} MODELS[] = {
+    {"llama", "LlamaForCausalLM", {{0}}},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", {{0}}},
+    {"deepseek_v4",
+     "DeepseekV4ForCausalLM",
+     {{"streams.spread hyper.open hyper.close hyper.head ", "hyper-connections (hc_mult)"},
+      {"compress.rotate index.list ", "attention to lists of keys (sliding_window)"},
+      {"compress.store compress.make ", "compressed keys (compress_rates)"},
+      {"index.choose ", "sparse attention (index_topk)"},
+      {"moe.look_up ", "experts by token id (num_hash_layers)"}}},
+    {"deepseek_v32",
+     "DeepseekV32ForCausalLM",
+     {{"index.choose ", "sparse attention (index_topk)"},
+      {"index.store ", "index keys (index_topk)"}}},
+    {"minimax_m3",
+     "MiniMaxM3VLForCausalLM",
+     {{"index.store index.choose_blocks ", "attention to chosen blocks (index_topk_blocks)"}}},
+    {"qwen4_exp_ngrams",
+     "Qwen4ExpForCausalLM",
+     {{"streams.spread streams.squash streams.mix streams.inject streams.clear ",
+       "gated residual streams (hc_count)"},
+      {"index.store_means index.choose_means ", "attention to chosen blocks (indexer_budget)"},
+      {"ngrams.ids ngrams.gate conv.run ", "embeddings of n-grams (ple_layer_ids)"},
+      {DELTA, "linear attention by the gated delta rule"}}},
+    {"qwen3_next", "Qwen3NextForCausalLM", {{DELTA, "linear attention by the gated delta rule"}}},
+    {"kimi_linear", "KimiLinearForCausalLM", {{DELTA, "Kimi Delta Attention"}}},
+    {"lfm2", "Lfm2ForCausalLM", {{"conv.run ", "short convolutions"}}},
+    {"bamba", "BambaForCausalLM", {{"conv.run ssm.run ", "Mamba-2"}}},
+    {"falcon_h1", "FalconH1ForCausalLM", {{"conv.run ssm.run ", "Mamba-2"}}},
+    {"zamba2", "Zamba2ForCausalLM", {{"conv.run ssm.run ", "Mamba-2"}}},
+};
+
+// What model `of` is refused for without a kernel; NULL: it is not.
+static const char *refused_for(size_t of, const char *kernel)
 {
-    (void)state;
-    static const msgl_kernels none;
-    const msgl_model_target target = {.kernels = &none, .act = MSGL_BF16, .ranks = 1};
+    char name[64];
+    snprintf(name, sizeof name, "%s ", kernel);
+    for (const taken *t = MODELS[of].takes; t->kernels != NULL; t++) {
+        const char *const at = strstr(t->kernels, name);
+        if (at != NULL && (at == t->kernels || at[-1] == ' ')) return t->what;
+    }
+    return NULL;
+}
+
+static int build_with(const char *name, const msgl_kernels *k, msgl_err *err)
+{
+    const msgl_model_target target = {
+        .kernels = k,
+        .weights = {.kernels = &k->gemm,
+                    .dtype = MSGL_F32,
+                    .converted = &k->gemm.formats[MSGL_W_F32]},
+        .act = MSGL_F32,
+        .ranks = 1,
+        .expert_ranks = 1,
+    };
+    char dir[256];
     msgl_model *m = calloc(1, sizeof *m);
-    msgl_err err = {0};
-    assert_int_equal(load_fields("Qwen4ExpForCausalLM", "{}", &m->cfg, &err), 0);
-    assert_int_equal(msgl__model_build(m, &target, &err), MSGL_EUNSUPPORTED);
-    assert_string_equal(err.text, "Qwen4ExpForCausalLM: this device has no kernel for gated "
-                                  "residual streams (hc_count); allowed: --device cpu");
+    assert_non_null(m);
+    snprintf(dir, sizeof dir, "%s/tests/vectors/models/%s", MSGL_SOURCE_DIR, name);
+    if (msgl__model_config_load(dir, &m->cfg, err) != 0) fail_msg("%s: %s", name, err->text);
+    const int code = msgl__model_build(m, &target, err);
+    assert_true(code == 0 || m->layers == NULL); // before it has anything of it
     msgl__model_free(m);
     free(m);
+    return code;
+}
+
+// A device that lacks one of the kernels that a model's layers take refuses the model, and one that
+// lacks any other does not.
+static void test_kernels_of_devices(void **state)
+{
+    (void)state;
+    int refused = 0;
+    for (size_t i = 0; i < MSGL_COUNT(MODELS); i++) {
+        msgl_kernels k;
+        msgl_err err = {0};
+        msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
+        if (build_with(MODELS[i].folder, &k, &err) != 0) fail_msg("%s", err.text);
+        for (size_t j = 0; j < MSGL_COUNT(OPTIONAL); j++) {
+            const char *const name = OPTIONAL[j].name, *const what = refused_for(i, name);
+            char text[256];
+            msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
+            memset((char *)&k + OPTIONAL[j].at, 0, sizeof k.delta.run); // a pointer to NULL
+            const int code = build_with(MODELS[i].folder, &k, &err);
+            if (code != (what != NULL ? MSGL_EUNSUPPORTED : 0)) {
+                fail_msg("%s without %s: status %d", MODELS[i].folder, name, code);
+            }
+            if (what == NULL) continue;
+            snprintf(text, sizeof text,
+                     "%s: this device has no kernel for %s; allowed: --device cpu", MODELS[i].arch,
+                     what);
+            assert_string_equal(err.text, text);
+            refused++;
+        }
+    }
+    assert_int_equal(refused, 40);
 }
 
 static void test_ngrams(void **state)
@@ -492,7 +599,7 @@ static void test_compressed_keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_streams),        cmocka_unit_test(test_streams_on_devices),
+        cmocka_unit_test(test_streams),        cmocka_unit_test(test_kernels_of_devices),
         cmocka_unit_test(test_ngrams),         cmocka_unit_test(test_known_fields),
         cmocka_unit_test(test_aliases),        cmocka_unit_test(test_shared_width),
         cmocka_unit_test(test_blocks_of_keys), cmocka_unit_test(test_shared_blocks),
