@@ -33,12 +33,12 @@ struct msgl_attn_chosen {
     const int32_t *pages; // that kernels read, and integers from row to row
     size_t page_stride;
     msgl_attn_choosing what;
-    int32_t heads;                // KV heads
-    int32_t rows;                 // most tokens of a call
-    int32_t list_keys;            // most of a list
-    int32_t max_keys, max_scores; // of a request; scores of a token and head
-    int32_t score_rows;           // tokens whose scores are held at a time
-    int32_t *numbers; // 0, 1, 2, ..., [heads * rows + 1]; of a device memory that it copies from
+    int32_t heads;      // KV heads
+    int32_t rows;       // most tokens of a call
+    int32_t list_keys;  // most of a list
+    int32_t max_scores; // of a token and head
+    int32_t score_rows; // tokens whose scores are held at a time
+    int32_t *numbers;   // 0, 1, 2, ..., [heads * rows + 1]; of a device memory that it copies from
     // Where kernels write, the device's or this process's: [score_rows, heads, max_scores]; of
     // blocks or windows [heads, rows, list_keys], and [heads, rows].
     float *scores;
@@ -120,6 +120,14 @@ static int32_t clamp(size_t n, int32_t lo, int32_t hi)
     return n < (size_t)lo ? lo : n > (size_t)hi ? hi : (int32_t)n;
 }
 
+// Most scores that a token and head have of a request's keys, or blocks of them.
+static int32_t scores_of(const msgl_attn_choosing *what, int32_t max_seq_len)
+{
+    if (what->block_size > 0) return msgl__ceil_div(max_seq_len, what->block_size);
+    if (what->top_k == 0) return 0;
+    return what->every > 1 ? max_seq_len / what->every : max_seq_len;
+}
+
 // How many tokens are scored at a time, and attended to.
 static void set_rows(msgl_attn_chosen *c, bool on_host)
 {
@@ -130,7 +138,7 @@ static void set_rows(msgl_attn_chosen *c, bool on_host)
     if (!on_host && of_blocks(c)) {
         c->rows = clamp(DEVICE_BLOCKS / (scores + lists), MSGL_INDEX_ROWS, BLOCK_ROWS);
         c->score_rows = c->rows;
-    } else if (!on_host) {
+    } else if (!on_host && scores > 0) {
         c->score_rows = clamp(DEVICE_SCORES / scores, MSGL_INDEX_ROWS, 16 * ROWS);
     }
     c->cfg.max_running = c->cfg.max_step_tokens = c->rows;
@@ -198,8 +206,8 @@ static int open_host(msgl_attn_chosen *c, msgl_err *err)
         c->counts != NULL) {
         return 0;
     }
-    return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for scores of %d keys",
-                         (int)c->max_keys);
+    return msgl__err_set(err, MSGL_ENOMEM, "chosen keys: no memory for lists of %d and %d scores",
+                         (int)c->list_keys, (int)c->max_scores);
 }
 
 static void set_sizes(const msgl_attn_config *cfg, const msgl_attn_choosing *what,
@@ -208,8 +216,7 @@ static void set_sizes(const msgl_attn_config *cfg, const msgl_attn_choosing *wha
     c->what = *what;
     const bool blocks = of_blocks(c);
     c->heads = cfg->num_kv_heads;
-    c->max_keys = cfg->max_seq_len;
-    c->max_scores = blocks ? msgl__ceil_div(cfg->max_seq_len, what->block_size) : cfg->max_seq_len;
+    c->max_scores = scores_of(what, cfg->max_seq_len);
     c->list_keys = what->list_keys > 0 ? what->list_keys
                    : blocks            ? what->top_k * what->block_size
                                        : what->top_k;
@@ -259,7 +266,7 @@ void msgl__chosen_choose(const msgl_attn_chosen *c, msgl_exec *x,
     full.page_size = c->page_table->paging.size;
     full.scores = c->scores;
     full.score_rows = c->score_rows;
-    full.max_keys = c->max_keys;
+    full.max_keys = c->max_scores;
     c->cfg.kernels->index.choose(x, &full);
 }
 

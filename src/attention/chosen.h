@@ -23,9 +23,12 @@ typedef struct msgl_attn_chosen msgl_attn_chosen; // of one group of layers
 int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out, msgl_err *err);
 
 // What is chosen: the top_k best keys, or with block_size > 0 blocks of so many keys (those of
-// msgl_index_blocks_call).
+// msgl_index_blocks_call). top_k 0: nothing, as no layer of the group chooses; keys have no scores.
 typedef struct msgl_attn_choosing {
     int32_t top_k, block_size, local_blocks;
+    // Of single keys, those of so many positions are one that has a score: the least `every` of the
+    // group's calls of choose. 0 or 1: each key has one.
+    int32_t every;
     // Not 0: blocks are chosen by the means of their keys with so many index queries, for all heads
     // alike (choose_means of kernel/index.h).
     int32_t mean_queries;
@@ -39,7 +42,8 @@ int msgl__chosen_create(const msgl_attn_config *cfg, const msgl_attn_desc *desc,
                         const msgl_attn_choosing *what, msgl_attn_chosen **out, msgl_err *err);
 void msgl__chosen_destroy(msgl_attn_chosen *c); // NULL allowed
 
-// Calls the kernel with *call completed by what is here: top_k, page table and scores.
+// Calls the kernel with *call completed by what is here: top_k, page table and scores. Its `every`
+// is that of what is chosen, or more.
 void msgl__chosen_choose(const msgl_attn_chosen *c, msgl_exec *x,
                          const msgl_index_choose_call *call);
 

@@ -194,8 +194,10 @@ static int create_chosen(msgl_engine *e, const msgl_attn_config *cfg, int32_t g,
     }
     msgl_attn_choosing what = latent ? keys : blocks;
     if (d->compressed.groups > 0) {
-        what.top_k = d->compressed.index.top_k;
-        what.list_keys = msgl__compressed_list(d, e->groups[g].pool.spec.window, cfg->max_seq_len);
+        const int32_t window = e->groups[g].pool.spec.window;
+        what.every = msgl__compressed_every(&e->model.cfg, window);
+        what.top_k = what.every > 0 ? d->compressed.index.top_k : 0;
+        what.list_keys = msgl__compressed_list(d, window, cfg->max_seq_len);
     }
     return msgl__chosen_create(cfg, desc, &what, &e->groups[g].chosen, err);
 }

@@ -84,7 +84,8 @@ typedef struct msgl_index_choose_call {
     const int32_t *pages;
     size_t page_stride;
     int32_t page_size;
-    float *scores; // [score_rows, max_keys], of which seqs' requests have no more keys
+    // [score_rows, max_keys]; of keys that are chosen from, seqs' requests have no more.
+    float *scores;
     int32_t score_rows, max_keys; // score_rows: MSGL_INDEX_ROWS or more
     // [tokens, top_k] the slots of the keys that a token attends to, in the order of their
     // positions, and [tokens] how many. Of equal scores the earlier position wins; a NaN is below

@@ -239,6 +239,8 @@ size_t msgl__ffn_workspace(const msgl_model *m, const msgl_decoder_layer *layer,
 // decoder_compressed.c: most keys that a token attends to in layers of that group, whose window is
 // -1 where there are compressed keys.
 int32_t msgl__compressed_list(const msgl_decoder_config *d, int32_t window, int32_t max_seq_len);
+// How many positions have one key that layers of that group choose from; 0: none of them chooses.
+int32_t msgl__compressed_every(const msgl_model_config *c, int32_t window);
 
 // decoder_kernels.c: whether the model's device has all kernels that its layers take.
 // MSGL_EUNSUPPORTED names what it has none for.

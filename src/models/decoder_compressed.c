@@ -30,6 +30,17 @@ static int32_t rate_of(const msgl_decoder_config *d, int32_t layer)
     return chooses(d, layer) ? d->compressed.chosen_rate : d->compressed.rate;
 }
 
+// All layers that choose have the same rate. Those that attend to a window alone have a group of
+// their own; those that attend to all compressed keys may be in the group of those that choose.
+int32_t msgl__compressed_every(const msgl_model_config *c, int32_t window)
+{
+    if (window >= 0) return 0;
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        if (chooses(&c->decoder, l)) return rate_of(&c->decoder, l);
+    }
+    return 0;
+}
+
 // Of the raw row of a layer.
 static int32_t raw_width(const msgl_model_config *c, int32_t layer)
 {

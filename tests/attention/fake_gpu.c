@@ -204,6 +204,15 @@ bool fake_gpu_contains(const void *p, size_t bytes)
     return holds(p, bytes, false);
 }
 
+size_t fake_gpu_bytes(void)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < MSGL_COUNT(blocks); i++) {
+        if (blocks[i].p != NULL && !blocks[i].host) bytes += blocks[i].bytes;
+    }
+    return bytes;
+}
+
 void fake_gpu_check(void)
 {
     assert_int_equal(FAKE_GPU.bad_copies, 0);

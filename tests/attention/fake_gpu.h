@@ -45,6 +45,7 @@ extern fake_gpu FAKE_GPU; // the only one
 void fake_gpu_reset(int32_t capability);
 // Whether [p, p + bytes) is in one block of device memory.
 bool fake_gpu_contains(const void *p, size_t bytes);
+size_t fake_gpu_bytes(void); // of device memory that is allocated now
 // Fails the test if a block was not freed or a copy was out of bounds.
 void fake_gpu_check(void);
 

@@ -2,7 +2,8 @@
 //
 // Attention to blocks of keys that the KV heads choose, as far as the host's part goes: on a GPU
 // that notes its calls, with lists that are made up. What every token of every head attends with,
-// where its result goes, and that a step of any length is done in calls that fit the memory.
+// where its result goes, and that a step of any length is done in calls that fit the memory. And
+// what memory the scores of keys take that are chosen one by one.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -139,6 +140,69 @@ static void test_lists(void **unused)
     fake_gpu_check();
 }
 
+static msgl_index_choose_call chose_keys;
+
+static void choose(msgl_exec *x, const msgl_index_choose_call *c)
+{
+    (void)x;
+    chose_keys = *c;
+}
+
+// Bytes of device memory that layers like DeepSeek-V4's, of which this is chosen, take, but for
+// those of scores; how many of these there are, the call of the kernel is told.
+static size_t bytes_beside_scores(const msgl_attn_choosing *what, int32_t scores)
+{
+    msgl_kernels kernels = {.index = {.choose = choose}};
+    msgl_attn_needs needs = fake_latent_needs(90, 64, 512, 0, MSGL_BF16);
+    const msgl_index_choose_call call = {.heads = 64, .every = what->every};
+    const msgl_attn_desc *desc;
+    msgl_attn_chosen *c;
+    msgl_err err = {0};
+    fake_world w;
+    fake_gpu_reset(90);
+    needs.variants.all[0].sinks = true;
+    assert_int_equal(msgl__chosen_select(&needs, &desc, &err), 0);
+    assert_string_equal(desc->name, "triton");
+    fake_world_open(&w, &needs);
+    w.cfg.kernels = &kernels;
+    if (msgl__chosen_create(&w.cfg, desc, what, &c, &err) != 0) fail_msg("%s", err.text);
+    msgl__chosen_choose(c, &w.exec, &call);
+    assert_int_equal(chose_keys.max_keys, scores);
+    assert_int_equal(chose_keys.top_k, what->top_k);
+    assert_true(chose_keys.score_rows >= MSGL_INDEX_ROWS);
+    const size_t of_scores = (size_t)chose_keys.score_rows * (size_t)scores * sizeof(float);
+    assert_true(fake_gpu_contains(chose_keys.scores, of_scores));
+    const size_t bytes = fake_gpu_bytes();
+    assert_true(bytes > of_scores);
+    msgl__chosen_destroy(c);
+    fake_world_close(&w);
+    fake_gpu_check();
+    return bytes - of_scores;
+}
+
+// There is a score for each key that one may choose, and memory for no more.
+static void test_scores(void **unused)
+{
+    (void)unused;
+    fake_plugins(false, false);
+    const struct {
+        msgl_attn_choosing what;
+        int32_t scores;
+    } cases[] = {{{.top_k = 512}, FAKE_SEQ_LEN},
+                 {{.top_k = 512, .every = 1}, FAKE_SEQ_LEN},
+                 {{.top_k = 512, .every = 4}, FAKE_SEQ_LEN / 4},
+                 {{.top_k = 512, .every = 96}, FAKE_SEQ_LEN / 96}, // the last 32 end no window
+                 {{.top_k = 512, .every = FAKE_SEQ_LEN + 1}, 0}};
+    const size_t rest = bytes_beside_scores(&cases[0].what, cases[0].scores);
+    for (size_t i = 1; i < MSGL_COUNT(cases); i++) {
+        assert_int_equal(bytes_beside_scores(&cases[i].what, cases[i].scores), rest);
+    }
+    // With lists of windows, too, of a group whose layers choose, and of one where none does.
+    const msgl_attn_choosing some = {.top_k = 512, .every = 4, .list_keys = 640};
+    const msgl_attn_choosing none = {.list_keys = 640};
+    assert_int_equal(bytes_beside_scores(&some, FAKE_SEQ_LEN / 4), bytes_beside_scores(&none, 0));
+}
+
 // Any dtype that fa has.
 static void test_dtypes(void **unused)
 {
@@ -165,6 +229,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_scores),
         cmocka_unit_test(test_dtypes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

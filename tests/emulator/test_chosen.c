@@ -123,7 +123,7 @@ typedef struct world {
 
 static void world_make(world *w, uint64_t *seed)
 {
-    static const int32_t NEW[REQUESTS] = {1, 90, 1, 7, 33}, ALL[REQUESTS] = {1, 90, 300, 57, 200};
+    static const int32_t NEW[REQUESTS] = {1, 90, 1, 7, 33}, ALL[REQUESTS] = {1, 90, MOST, 57, 200};
     int32_t order[PAGES], next = 0;
     msgl_err err = {0};
     memset(w, 0, sizeof *w);
@@ -150,7 +150,7 @@ static void world_make(world *w, uint64_t *seed)
                           .size = REQUESTS,
                           .num_tokens = TOKENS,
                           .max_seqlen_q = 90,
-                          .max_seqlen_k = 300,
+                          .max_seqlen_k = MOST,
                           .cu_seqlens_q = w->cu,
                           .seqlens_k = w->lens,
                           .table_rows = w->rows,
@@ -168,9 +168,11 @@ typedef struct side {
     int32_t *slots, *counts; // [TOKENS, TOP_K], [TOKENS]
 } side;
 
-static void side_make(side *s, const world *w, msgl_device *device, void *keys, bool deterministic)
+static void side_make(side *s, const world *w, msgl_device *device, void *keys, bool chosen,
+                      bool deterministic)
 {
-    const msgl_attn_choosing what = {.top_k = TOP_K, .list_keys = WINDOW + MOST / EVERY};
+    const msgl_attn_choosing what = {
+        .top_k = chosen ? TOP_K : 0, .every = EVERY, .list_keys = WINDOW + MOST / EVERY};
     msgl_err err = {0};
     s->pool = (msgl_kv_pool){.spec = {.kind = MSGL_CACHE_LATENT,
                                       .num_layers = LAYERS,
@@ -284,8 +286,8 @@ static void check(int32_t every, bool chosen, bool deterministic)
     in.index_q = pair_new((size_t)TOKENS * INDEX_HEADS * INDEX_DIM, true, &seed);
     for (int i = 0; i < TOKENS * INDEX_HEADS; i++) in.weights[i] = truncf(3 * uniform(&seed));
     for (int i = 0; i < HEADS; i++) in.sinks[i] = uniform(&seed);
-    side_make(&cpu, &w, NULL, in.keys.f32, deterministic);
-    side_make(&gpu, &w, (msgl_device *)device, in.keys.bf16, deterministic);
+    side_make(&cpu, &w, NULL, in.keys.f32, chosen, deterministic);
+    side_make(&gpu, &w, (msgl_device *)device, in.keys.bf16, chosen, deterministic);
     if (chosen) {
         choose(&cpu, &w, &in);
         choose(&gpu, &w, &in);

@@ -54,6 +54,7 @@ msgl_options harness_config_for(const char *dir, const char *dtype, const harnes
     if (target->attention != NULL) c.attention = target->attention;
     if (target->page_size > 0) c.page_size = target->page_size;
     if (target->threads > 0) c.threads = target->threads;
+    if (target->max_seq_len > 0) c.max_seq_len = target->max_seq_len;
     if (target->ranks > 0) c.tp_size = target->ranks;
     c.ep_size = target->expert_ranks;
     c.disable_custom_all_reduce = target->no_peers;

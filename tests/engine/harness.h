@@ -25,6 +25,7 @@ msgl_options harness_config(const char *dir, const char *dtype);
 typedef struct harness_target {
     const char *device, *level, *attention, *weights, *kv; // weights, kv: dtypes, or NULL: auto
     int32_t page_size, threads, graph_max_bs;
+    int32_t max_seq_len;  // 0: 128
     int32_t ranks;        // 0: one
     int32_t expert_ranks; // as --ep-size
     bool no_peers;        // as --disable-custom-all-reduce

@@ -39,6 +39,22 @@ static void test_cuts(void **state)
     }
 }
 
+// A request of all tokens that there is room for: each of its compressed keys has a score, and the
+// memory of scores has no more of them. The token behind the prompt makes none.
+static void test_longest(void **state)
+{
+    (void)state;
+    static const harness_target targets[] = {{.max_seq_len = 65},
+                                             {.max_seq_len = 65, .chunk = 11, .threads = 2},
+                                             {.max_seq_len = 65, .answers_from = 40},
+                                             {.max_seq_len = 65, .level = "ref"}};
+    for (size_t m = 0; m < MSGL_COUNT(MODELS); m++) {
+        for (size_t t = 0; t < MSGL_COUNT(targets); t++) {
+            assert_true(parity_f32(MODELS[m], &targets[t]));
+        }
+    }
+}
+
 // Experts that are looked up by token ids have none where a prompt is rows.
 static void test_no_rows_for_prompts(void **state)
 {
@@ -325,9 +341,12 @@ static void test_packed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cuts),      cmocka_unit_test(test_no_rows_for_prompts),
-        cmocka_unit_test(test_levels),    cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_hub_names), cmocka_unit_test(test_packed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts),
+                                       cmocka_unit_test(test_longest),
+                                       cmocka_unit_test(test_no_rows_for_prompts),
+                                       cmocka_unit_test(test_levels),
+                                       cmocka_unit_test(test_ranks),
+                                       cmocka_unit_test(test_hub_names),
+                                       cmocka_unit_test(test_packed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
