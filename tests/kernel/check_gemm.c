@@ -22,9 +22,18 @@ static double roundings(int k)
     return 0x1p-24 * (4 * sqrt((double)k) + 8);
 }
 
+// What such a sum may be off besides, by k products and k additions of numbers below 2^-126, each
+// of which is rounded to a multiple of 2^-149. Units that flush such numbers lose more of them,
+// which only check_small has.
+static double small_roundings(int k)
+{
+    return 0x1p-149 * k;
+}
+
 static ck_tol tolerance(int k, double largest_abs_sum)
 {
-    return (ck_tol){.abs = roundings(k) * largest_abs_sum + 1e-37, .rel = 0, .nmse = 1e-10};
+    return (ck_tol){
+        .abs = roundings(k) * largest_abs_sum + small_roundings(k), .rel = 0, .nmse = 1e-10};
 }
 
 typedef struct problem {
@@ -230,6 +239,48 @@ static void check_special(checkkern *ck, msgl_wformat_id t)
     pack_in_pieces(ck, &o, MSGL_F32);
     round_rows(&o);
     check_problem(ck, &p, &o);
+}
+
+// Whether a level's unit takes subnormal operands as zero and leaves zero where a sum is subnormal,
+// as vdpbf16ps and tdpbf16ps do, whatever MXCSR says.
+static bool flushes(checkkern *ck, msgl_wformat_id t)
+{
+    const problem p = {t, 1, 1, 1, 1, 1, false};
+    operands o = make(ck, &p);
+    float *out = msgl__ck_alloc(ck, sizeof *out);
+    o.rows[0] = 1;
+    o.in[0] = 0x1p-130f;
+    pack_in_pieces(ck, &o, MSGL_F32);
+    run_linear(ck, ck->exec, &p, &o, out);
+    return *out == 0;
+}
+
+// Sums of small numbers down to subnormal ones. Where these are flushed, each step may lose up to
+// 2^-126 of a partial sum, not 2^-24 of it, and as much of a weight where the activation is taken
+// as zero: twice 2^-102 as much.
+static void check_small(checkkern *ck, msgl_wformat_id t)
+{
+    static const int EXPONENTS[] = {-100, -116, -124, -132, -140};
+    static const int SHAPES[][3] = {{1, 33, 70}, {3, 40, 1}, {21, 64, 96}, {40, 17, 515}};
+    if (!due_linear(ck, t, "small")) return;
+    const bool flushed = flushes(ck, t);
+    for (size_t i = 0; i < MSGL_COUNT(EXPONENTS) * MSGL_COUNT(SHAPES); i++) {
+        const int *shape = SHAPES[i / MSGL_COUNT(EXPONENTS)], m = shape[0], n = shape[1],
+                  k = shape[2], exponent = EXPONENTS[i % MSGL_COUNT(EXPONENTS)];
+        const problem p = {t, m, n, k, (size_t)k, (size_t)n, false};
+        const operands o = make(ck, &p);
+        for (int j = 0; j < m * k; j++) o.in[j] = ldexpf(o.in[j], exponent);
+        ck_buf out = msgl__ck_buf(ck, m, n, p.ld_out);
+        double *want = msgl__ck_alloc(ck, (size_t)(m * n) * sizeof *want);
+        ck_tol tol = tolerance(k, oracle(ck, &p, &o, want));
+        if (flushed) tol.abs += 0x1p-101 * roundings(k);
+        tol.nmse = INFINITY; // a multiple of 2^-149 may be far off, as a share
+        run_linear(ck, ck->exec, &p, &o, out.data);
+        if (!msgl__ck_near(ck, "out", &out, want, tol)) {
+            msgl__ck_true(ck, false, "m %d, n %d, k %d, activations about 2^%d", m, n, k, exponent);
+        }
+        msgl__ck_reset(ck);
+    }
 }
 
 static void set_prompts_only(checkkern *ck, bool on)
@@ -787,6 +838,7 @@ void msgl__check_gemm(checkkern *ck)
     for (int t = 0; t < MSGL_W_CODES; t++) {
         check_linear(ck, (msgl_wformat_id)t);
         check_special(ck, (msgl_wformat_id)t);
+        if (t != MSGL_W_INT8) check_small(ck, (msgl_wformat_id)t);
         check_grouped(ck, (msgl_wformat_id)t);
         check_heads(ck, (msgl_wformat_id)t);
         check_fused(ck, (msgl_wformat_id)t);

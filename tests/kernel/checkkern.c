@@ -194,7 +194,7 @@ bool msgl__ck_near(checkkern *ck, const char *what, const ck_buf *buf, const dou
     if (!(nmse <= tol.nmse)) {
         return fail(ck, what, "normalised mean square error %.3g, allowed %.3g", nmse, tol.nmse);
     }
-    if (nmse > s->worst_nmse) s->worst_nmse = nmse;
+    if (isfinite(tol.nmse) && nmse > s->worst_nmse) s->worst_nmse = nmse;
     return guards_ok(ck, what, buf);
 }
 
