@@ -55,19 +55,6 @@ template <typename T> static __device__ T *out_row(const msgl_lora_members_call 
     return (T *)g.out + (size_t)row * g.ld_out + (size_t)blockIdx.y * g.member_out;
 }
 
-// Elements [at, at + 8) of a row of k; zeros beyond its end. VECTORS: k is a multiple of 8, and
-// rows of in and of A can be read so many elements at a time.
-template <typename T, bool VECTORS>
-static __device__ void load_some(const msgl_lora_members_call &g, const T *p, int at, float v[8])
-{
-    if constexpr (VECTORS) {
-        load8(p + at, v);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = at + i < g.k ? to_f32(p[at + i]) : 0.0f;
-    }
-}
-
 // A warp's RANKS rows of A from `a` on, with `rows` rows from `place` on: to h[row][rank].
 template <typename T, int PLACES, bool VECTORS>
 static __device__ void shrink(const msgl_lora_members_call &g, const T *a, int rank, int place,
@@ -83,12 +70,12 @@ static __device__ void shrink(const msgl_lora_members_call &g, const T *a, int r
         float w[RANKS][8];
 #pragma unroll
         for (int r = 0; r < RANKS; r++)
-            load_some<T, VECTORS>(g, a + (size_t)r * (size_t)k, at, w[r]);
+            load8_within<VECTORS>(a + (size_t)r * (size_t)k, at, k, w[r]);
 #pragma unroll
         for (int j = 0; j < PLACES; j++) {
             float v[8];
             if (j >= rows) break;
-            load_some<T, VECTORS>(g, x[j], at, v);
+            load8_within<VECTORS>(x[j], at, k, v);
 #pragma unroll
             for (int r = 0; r < RANKS; r++) {
 #pragma unroll

@@ -163,24 +163,18 @@ extern "C" void msgl__cuda_rotate_pairs(msgl_exec *x, const msgl_pair_rope_call 
 
 // --- raw rows -----------------------------------------------------------------------------------
 
-// A block a row, which is copied: memory is all that this takes.
-template <typename T, typename O, bool VECTOR>
+// A block a row, which is copied, N elements at a time: memory is all that this takes.
+template <typename T, typename O, int N>
 static __global__ void __launch_bounds__(STORE_THREADS) store_kernel(const msgl_store_rows_call c)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
     const T *in = (const T *)c.in + (size_t)blockIdx.x * c.ld_in;
     O *to = (O *)c.pool + (size_t)c.slots[blockIdx.x] * (size_t)c.dim;
-    if (VECTOR) {
-        for (int i = (int)threadIdx.x * 8; i < c.dim; i += STORE_THREADS * 8) {
-            float v[8];
-            load8(in + i, v);
-            store8(to + i, v);
-        }
-    } else {
-        for (int i = (int)threadIdx.x; i < c.dim; i += STORE_THREADS) {
-            to[i] = from_f32<O>(to_f32(in[i]));
-        }
+    for (int i = (int)threadIdx.x * N; i < c.dim; i += STORE_THREADS * N) {
+        float v[N];
+        load_n<N>(in + i, v);
+        store_n<N>(to + i, v);
     }
 }
 
@@ -188,7 +182,7 @@ template <typename T, typename O> static void store_to(msgl_exec *x, const msgl_
 {
     const bool vector =
         c->dim % 8 == 0 && c->ld_in % 8 == 0 && aligned16(c->in) && aligned16(c->pool);
-    MSGL_CUDA_TRY(x, msgl__launch(vector ? store_kernel<T, O, true> : store_kernel<T, O, false>,
+    MSGL_CUDA_TRY(x, msgl__launch(vector ? store_kernel<T, O, 8> : store_kernel<T, O, 1>,
                                   dim3((unsigned)c->tokens), dim3(STORE_THREADS), 0,
                                   msgl__cuda_stream(x), *c));
 }
@@ -234,18 +228,6 @@ static __device__ __forceinline__ void add_term(eight_sums &s, const float gate[
     }
 }
 
-// Elements [at, at + 8) of a row of dim; zeros behind it.
-template <bool VECTOR, typename R>
-static __device__ __forceinline__ void load_eight(const R *row, int at, int dim, float v[8])
-{
-    if (VECTOR) {
-        load8(row + at, v);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = at + i < dim ? to_f32(row[at + i]) : 0.f;
-    }
-}
-
 // A window's terms: the rate tokens of the window in front by their first series, where there are
 // two of these and it exists, then its own rate tokens.
 struct window {
@@ -282,8 +264,8 @@ static __device__ __forceinline__ void add_terms(const make_args &a, const msgl_
             const int32_t pos = w.from + term, series = c.two_series && pos >= w.begin ? 1 : 0;
             const R *row = (const R *)c.rows + (size_t)table[pos] * c.ld_rows + c.at +
                            (size_t)series * (size_t)c.dim;
-            load_eight<VECTOR>(row, at, c.dim, value[i]);
-            load_eight<VECTOR>(row + (size_t)all * (size_t)c.dim, at, c.dim, gate[i]);
+            load8_within<VECTOR>(row, at, c.dim, value[i]);
+            load8_within<VECTOR>(row + (size_t)all * (size_t)c.dim, at, c.dim, gate[i]);
         }
 #pragma unroll
         for (int i = 0; i < TERMS; i++) {
@@ -292,8 +274,8 @@ static __device__ __forceinline__ void add_terms(const make_args &a, const msgl_
             const int32_t pos = w.from + term, own = pos >= w.begin ? w.begin : w.from;
             const int series = c.two_series && pos >= w.begin ? 1 : 0;
             float bias[8];
-            load_eight<VECTOR>(c.bias + (size_t)((pos - own) * all + series) * (size_t)c.dim, at,
-                               c.dim, bias);
+            load8_within<VECTOR>(c.bias + (size_t)((pos - own) * all + series) * (size_t)c.dim, at,
+                                 c.dim, bias);
             add_term(s, gate[i], bias, value[i]);
         }
     }

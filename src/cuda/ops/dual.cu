@@ -44,25 +44,6 @@ extern "C" void msgl__cuda_dual_table(msgl_exec *x, const msgl_dual_table_call *
                                   msgl__cuda_stream(x), *c));
 }
 
-// N neighbouring elements: 8 by one access, 1 of any alignment.
-template <int N, typename T> static __device__ __forceinline__ void load_n(const T *p, float v[N])
-{
-    if constexpr (N == 8) {
-        load8(p, v);
-    } else {
-        v[0] = to_f32(*p);
-    }
-}
-
-template <int N, typename T> static __device__ __forceinline__ void store_n(T *p, const float v[N])
-{
-    if constexpr (N == 8) {
-        store8(p, v);
-    } else {
-        *p = from_f32<T>(v[0]);
-    }
-}
-
 // `low` of the first half of what rotates and `high` of the second, into each other.
 template <int N>
 static __device__ __forceinline__ void rotate(const float low[N], const float high[N],

@@ -51,13 +51,9 @@ static __device__ __forceinline__ void load_tile(const hyper_args &a, int row0, 
         const bool there = row0 + r < a.rows && k0 + k < end;
         const T *from = (const T *)a.in + (size_t)(row0 + (there ? r : 0)) * (size_t)a.width +
                         (there ? k0 + k : 0);
-        float v[8] = {0};
-        if (VECTOR) {
-            if (there) load8(from, v);
-            store8(&tile[r][k], v);
-        } else {
-            tile[r][k] = there ? to_f32(*from) : 0.f;
-        }
+        float v[N] = {0};
+        if (there) load_n<N>(from, v);
+        store_n<N>(&tile[r][k], v);
     }
 }
 
@@ -195,25 +191,15 @@ static __device__ __forceinline__ void collapse(const hyper_args &a, const float
     const T *in = (const T *)a.in + row * (size_t)a.width;
     T *out = (T *)a.out + row * (size_t)dim, *result = (T *)a.result + row * (size_t)dim;
     for (int i = ((int)threadIdx.x - first) * N; i < dim; i += threads * N) {
-        float sum[8] = {0}, v[8];
+        float sum[N] = {0}, v[N];
         for (int s = 0; s < a.h.streams; s++) {
-            const T *from = in + (size_t)s * (size_t)dim + i;
-            if (VECTOR) {
-                load8(from, v);
-            } else {
-                v[0] = to_f32(*from);
-            }
+            load_n<N>(in + (size_t)s * (size_t)dim + i, v);
 #pragma unroll
             for (int j = 0; j < N; j++) sum[j] += pre[s] * v[j];
         }
-        const float zero[8] = {0};
-        if (VECTOR) {
-            store8(out + i, sum);
-            if (a.mix != NULL) store8(result + i, zero);
-        } else {
-            out[i] = from_f32<T>(sum[0]);
-            if (a.mix != NULL) result[i] = from_f32<T>(0.f);
-        }
+        const float zero[N] = {0};
+        store_n<N>(out + i, sum);
+        if (a.mix != NULL) store_n<N>(result + i, zero);
     }
 }
 
@@ -390,19 +376,11 @@ static __global__ void __launch_bounds__(CLOSE_THREADS)
     const T *result = block + row * (size_t)dim + at;
     streams += row * (size_t)n * (size_t)dim + at;
     float y[N], old[MOST][N];
-    if constexpr (N == 8) {
-        load8(result, y);
-    } else {
-        y[0] = to_f32(*result);
-    }
+    load_n<N>(result, y);
 #pragma unroll
     for (int s = 0; s < MOST; s++) {
         if (s >= n) break;
-        if constexpr (N == 8) {
-            load8(streams + (size_t)s * (size_t)dim, old[s]);
-        } else {
-            old[s][0] = to_f32(streams[(size_t)s * (size_t)dim]);
-        }
+        load_n<N>(streams + (size_t)s * (size_t)dim, old[s]);
     }
 #pragma unroll
     for (int s = 0; s < MOST; s++) {
@@ -417,11 +395,7 @@ static __global__ void __launch_bounds__(CLOSE_THREADS)
 #pragma unroll
             for (int j = 0; j < N; j++) sum[j] += by * old[from][j];
         }
-        if constexpr (N == 8) {
-            store8(streams + (size_t)s * (size_t)dim, sum);
-        } else {
-            streams[(size_t)s * (size_t)dim] = from_f32<T>(sum[0]);
-        }
+        store_n<N>(streams + (size_t)s * (size_t)dim, sum);
     }
 }
 

@@ -184,26 +184,18 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
         const size_t from = place != NULL ? (size_t)place[first + c] : first + (size_t)c;
         const T *src = in + from * (size_t)dim + at;
         const float w = weights[first + c];
-        if constexpr (N == 8) {
-            load8(src, v);
-        } else {
-            v[0] = to_f32(*src);
-        }
+        load_n<N>(src, v);
         if (w == 0) continue; // another rank's expert: nobody wrote the row
 #pragma unroll
         for (int i = 0; i < N; i++) sum[i] += w * v[i];
     }
     T *dst = out + (size_t)blockIdx.x * (size_t)dim + at;
-    if constexpr (N == 8) {
-        if (accumulate) {
-            load8(dst, v);
+    if (accumulate) {
+        load_n<N>(dst, v);
 #pragma unroll
-            for (int i = 0; i < N; i++) sum[i] += v[i];
-        }
-        store8(dst, sum);
-    } else {
-        *dst = from_f32<T>(accumulate ? to_f32(*dst) + sum[0] : sum[0]);
+        for (int i = 0; i < N; i++) sum[i] += v[i];
     }
+    store_n<N>(dst, sum);
 }
 
 template <typename T> static __device__ __forceinline__ void copy8(T *shared, const T *from)

@@ -71,15 +71,11 @@ static __device__ __forceinline__ float dot_of(const T *a, const T *b, int first
     float sum = 0;
 #pragma unroll 2
     for (int i = first * N; i < dim; i += step * N) {
-        if (N == 1) {
-            sum = fmaf(to_f32(a[i]), to_f32(b[i]), sum);
-        } else {
-            float v[8], w[8];
-            load8(a + i, v);
-            load8(b + i, w);
+        float v[N], w[N];
+        load_n<N>(a + i, v);
+        load_n<N>(b + i, w);
 #pragma unroll
-            for (int j = 0; j < 8; j++) sum = fmaf(v[j], w[j], sum);
-        }
+        for (int j = 0; j < N; j++) sum = fmaf(v[j], w[j], sum);
     }
     return sum;
 }
@@ -90,15 +86,11 @@ static __device__ __forceinline__ void put_scaled(const T *value, float by, T *o
 {
 #pragma unroll 2
     for (int i = first * N; i < dim; i += step * N) {
-        if (N == 1) {
-            out[i] = from_f32<T>(by * to_f32(value[i]));
-        } else {
-            float v[8];
-            load8(value + i, v);
+        float v[N];
+        load_n<N>(value + i, v);
 #pragma unroll
-            for (int j = 0; j < 8; j++) v[j] *= by;
-            store8(out + i, v);
-        }
+        for (int j = 0; j < N; j++) v[j] *= by;
+        store_n<N>(out + i, v);
     }
 }
 

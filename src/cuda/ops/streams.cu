@@ -15,25 +15,6 @@ enum {
     MAX_GRID_Y = 65535,
 };
 
-// N elements, eight or one.
-template <int N, typename T> static __device__ __forceinline__ void load(const T *p, float v[N])
-{
-    if (N == 8) {
-        load8(p, v);
-    } else {
-        v[0] = to_f32(*p);
-    }
-}
-
-template <int N, typename T> static __device__ __forceinline__ void store(T *p, const float v[N])
-{
-    if (N == 8) {
-        store8(p, v);
-    } else {
-        *p = from_f32<T>(v[0]);
-    }
-}
-
 // Block (columns, row), and the rows gridDim.y behind that; `items` of a row, a thread each.
 static dim3 grid_of(int items, int rows)
 {
@@ -88,10 +69,10 @@ static __global__ void __launch_bounds__(THREADS)
     if (at >= dim) return;
     for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
         float v[N];
-        load<N>(p + (size_t)r * ld + at, v);
+        load_n<N>(p + (size_t)r * ld + at, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = gated<MSGL_SILU>(v[j] * by, 1);
-        store<N>(p + (size_t)r * ld + at, v);
+        store_n<N>(p + (size_t)r * ld + at, v);
     }
 }
 
@@ -124,14 +105,14 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll 4
         for (int s = 0; s < n; s++) {
             float g[N], v[N];
-            load<N>(gates + row + (size_t)s * (size_t)dim, g);
-            load<N>(in + row + (size_t)s * (size_t)dim, v);
+            load_n<N>(gates + row + (size_t)s * (size_t)dim, g);
+            load_n<N>(in + row + (size_t)s * (size_t)dim, v);
 #pragma unroll
             for (int j = 0; j < N; j++) sum[j] += sigmoid_of(v[j], g[j]);
         }
 #pragma unroll
         for (int j = 0; j < N; j++) sum[j] *= by;
-        store<N>(out + (size_t)r * (size_t)dim + at, sum);
+        store_n<N>(out + (size_t)r * (size_t)dim + at, sum);
     }
 }
 
@@ -162,13 +143,13 @@ static __global__ void __launch_bounds__(THREADS)
     if (at >= dim) return;
     for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
         float add[N], by[AT_ONCE], v[AT_ONCE][N];
-        load<N>(block + (size_t)r * (size_t)dim + at, add);
+        load_n<N>(block + (size_t)r * (size_t)dim + at, add);
         for (int s0 = 0; s0 < n; s0 += AT_ONCE) {
             T *to = streams + ((size_t)r * (size_t)n + (size_t)s0) * (size_t)dim + at;
 #pragma unroll
             for (int s = 0; s < AT_ONCE; s++) {
                 if (s0 + s >= n) break;
-                load<N>(to + (size_t)s * (size_t)dim, v[s]);
+                load_n<N>(to + (size_t)s * (size_t)dim, v[s]);
                 by[s] = sigmoid_of(2, to_f32(weights[(size_t)r * ld + s0 + s]) / (float)n);
             }
 #pragma unroll
@@ -176,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS)
                 if (s0 + s >= n) break;
 #pragma unroll
                 for (int j = 0; j < N; j++) v[s][j] += by[s] * add[j];
-                store<N>(to + (size_t)s * (size_t)dim, v[s]);
+                store_n<N>(to + (size_t)s * (size_t)dim, v[s]);
             }
         }
     }

@@ -81,6 +81,40 @@ template <typename T> static __device__ __forceinline__ void store8(T *p, const 
     *(uint4 *)p = pack8(v, T());
 }
 
+// N neighbouring elements: 8 as above, or 1 of any alignment.
+template <int N, typename T> static __device__ __forceinline__ void load_n(const T *p, float v[N])
+{
+    static_assert(N == 8 || N == 1, "eight or one");
+    if constexpr (N == 8) {
+        load8(p, v);
+    } else {
+        v[0] = to_f32(*p);
+    }
+}
+
+template <int N, typename T> static __device__ __forceinline__ void store_n(T *p, const float v[N])
+{
+    static_assert(N == 8 || N == 1, "eight or one");
+    if constexpr (N == 8) {
+        store8(p, v);
+    } else {
+        *p = from_f32<T>(v[0]);
+    }
+}
+
+// Elements [at, at + 8) of a row of dim; zeros behind it. VECTORS: dim is a multiple of 8, and
+// eight of the row are one access.
+template <bool VECTORS, typename T>
+static __device__ __forceinline__ void load8_within(const T *row, int at, int dim, float v[8])
+{
+    if constexpr (VECTORS) {
+        load8(row + at, v);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = at + i < dim ? to_f32(row[at + i]) : 0.f;
+    }
+}
+
 // Sum over aligned groups of `lanes` lanes (a power of two), the same in all of them.
 static __device__ __forceinline__ float group_sum(float v, int lanes)
 {
