@@ -159,7 +159,7 @@ static __global__ __launch_bounds__(SCORE_WARPS *
         float sum = 0.f;
 #pragma unroll
         for (int w = 0; w < SCORE_WARPS; w++) sum += sums[w][i];
-        orders[key0 + i] = sum != sum ? 0u : msgl_order_of(sum);
+        orders[key0 + i] = msgl__score_order(sum);
     }
 }
 
@@ -191,44 +191,30 @@ static __global__ __launch_bounds__(PICK_WARPS *
                       [&](int32_t i, int32_t place) { slots[place] = of.table[i]; });
 }
 
-template <typename T, int DIM>
-static void choose_rows(msgl_exec *x, const choose_args &a, int32_t num, int32_t most)
-{
-    const unsigned blocks = (unsigned)((most + INDEX_KEYS - 1) / INDEX_KEYS);
-    if (most > a.c.top_k) {
-        MSGL_CUDA_TRY(x, msgl__launch(score_kernel<T, DIM>, dim3(blocks, (unsigned)num),
-                                      dim3(SCORE_WARPS * 32), 0, msgl__cuda_stream(x), a));
-    }
-    MSGL_CUDA_TRY(x, msgl__launch(pick_kernel, dim3((unsigned)num), dim3(PICK_WARPS * 32), 0,
-                                  msgl__cuda_stream(x), a));
-}
-
-template <typename T> static void choose(msgl_exec *x, const msgl_index_choose_call *c)
+template <typename T, int DIM> static void choose(msgl_exec *x, const msgl_index_choose_call *c)
 {
     const int32_t every = c->every > 1 ? c->every : 1, all = c->seqs->max_seqlen_k / every;
     const int32_t most = all < c->max_keys ? all : c->max_keys;
+    const unsigned tiles = (unsigned)((most + INDEX_KEYS - 1) / INDEX_KEYS);
     choose_args a = {*c, *c->seqs, msgl__paging_of(c->page_size), 0, every};
     for (; a.first < c->seqs->num_tokens; a.first += c->score_rows) {
         const int32_t left = c->seqs->num_tokens - a.first;
-        const int32_t num = left < c->score_rows ? left : c->score_rows;
-        if (c->dim <= 64) {
-            choose_rows<T, 64>(x, a, num, most);
-        } else if (c->dim <= 128) {
-            choose_rows<T, 128>(x, a, num, most);
-        } else {
-            choose_rows<T, 256>(x, a, num, most);
+        const unsigned num = (unsigned)(left < c->score_rows ? left : c->score_rows);
+        if (most > c->top_k) {
+            MSGL_CUDA_TRY(x, msgl__launch(score_kernel<T, DIM>, dim3(tiles, num),
+                                          dim3(SCORE_WARPS * 32), 0, msgl__cuda_stream(x), a));
         }
+        MSGL_CUDA_TRY(x, msgl__launch(pick_kernel, dim3(num), dim3(PICK_WARPS * 32), 0,
+                                      msgl__cuda_stream(x), a));
     }
 }
 
 extern "C" void msgl__cuda_index_choose(msgl_exec *x, const msgl_index_choose_call *c)
 {
-    if (c->dtype != x->act || x->act == MSGL_F32 || c->dim % 8 != 0) {
+    if (c->dtype != x->act || !msgl__index_takes_pieces(c->dtype, c->dim, c->pool, c->q, c->ld_q)) {
         x->status = MSGL_EUNSUPPORTED;
-    } else if (x->act == MSGL_BF16) {
-        choose<__nv_bfloat16>(x, c);
     } else {
-        choose<__half>(x, c);
+        MSGL_BY_INDEX_DIM(x->act, c->dim, choose, x, c);
     }
 }
 

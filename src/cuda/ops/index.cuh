@@ -7,6 +7,8 @@
 
 #include "core/batch.h"
 #include "cuda/attn/page_row.cuh"
+#include "cuda/ops/ordered.cuh"
+#include "cuda/ops/vec8.cuh"
 #include "cuda/owner.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/mma.cuh"
@@ -53,6 +55,43 @@ static __device__ __forceinline__ float msgl__positive(float s)
 {
     return s < 0.f ? 0.f : s;
 }
+
+// By which the best scores are found: a NaN is below all others, and -0 and 0 are equal.
+static __device__ __forceinline__ uint32_t msgl__score_order(float s)
+{
+    return s != s ? 0u : ordered(s);
+}
+
+// Whether kernels may read keys as pieces of 16 bytes and queries, ld_q elements from a token's to
+// the next one's, as pairs of 4 bytes, both of this dtype.
+static inline bool msgl__index_takes_pieces(msgl_dtype dtype, int32_t dim, const void *pool,
+                                            const void *q, size_t ld_q)
+{
+    return dtype != MSGL_F32 && dim % 8 == 0 && ld_q % 2 == 0 && aligned16(pool) &&
+           (uintptr_t)q % 4 == 0;
+}
+
+#define MSGL__OF_INDEX_DIM(T, dim, fn, ...)                                                        \
+    do {                                                                                           \
+        if ((dim) <= 64) {                                                                         \
+            fn<T, 64>(__VA_ARGS__);                                                                \
+        } else if ((dim) <= 128) {                                                                 \
+            fn<T, 128>(__VA_ARGS__);                                                               \
+        } else {                                                                                   \
+            fn<T, 256>(__VA_ARGS__);                                                               \
+        }                                                                                          \
+    } while (0)
+
+// Calls fn<T, DIM>(...) for keys of this dtype, which is of 16 bits, and `dim` elements, at most
+// DIM of them.
+#define MSGL_BY_INDEX_DIM(dtype, dim, fn, ...)                                                     \
+    do {                                                                                           \
+        if ((dtype) == MSGL_BF16) {                                                                \
+            MSGL__OF_INDEX_DIM(__nv_bfloat16, dim, fn, __VA_ARGS__);                               \
+        } else {                                                                                   \
+            MSGL__OF_INDEX_DIM(__half, dim, fn, __VA_ARGS__);                                      \
+        }                                                                                          \
+    } while (0)
 
 enum { INDEX_KEYS = 64 }; // of a tile
 

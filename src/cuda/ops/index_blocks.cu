@@ -71,7 +71,7 @@ static __device__ __forceinline__ void keep_score(const msgl_index_blocks_call &
     const int32_t at = row / c.heads, blocks = blocks_of(c, run.keys + at);
     if (block >= blocks) return;
     const float score = block >= blocks - c.local ? INFINITY : best;
-    orders_of(c, run.first + at, row % c.heads)[block] = msgl_order_of(score);
+    orders_of(c, run.first + at, row % c.heads)[block] = msgl__score_order(score);
 }
 
 // --- scores by tensor cores ----------------------------------------------------------------------
@@ -308,30 +308,12 @@ template <typename T, int DIM> static void score(msgl_exec *x, blocks_args *a, i
     }
 }
 
-template <typename T> static void score_half(msgl_exec *x, blocks_args *a, int32_t blocks)
-{
-    if (a->c.dim <= 64) {
-        score<T, 64>(x, a, blocks);
-    } else if (a->c.dim <= 128) {
-        score<T, 128>(x, a, blocks);
-    } else {
-        score<T, 256>(x, a, blocks);
-    }
-}
-
 template <typename T> static void score_plain(msgl_exec *x, const blocks_args *a, int32_t blocks)
 {
     const dim3 grid((unsigned)((blocks + WARPS - 1) / WARPS), (unsigned)a->c.tokens,
                     (unsigned)a->c.heads);
     MSGL_CUDA_TRY(
         x, msgl__launch(plain_kernel<T>, grid, dim3(WARPS * 32), 0, msgl__cuda_stream(x), *a));
-}
-
-// Whether keys are pieces of 16 bytes, and pairs of a query's elements of 4.
-static bool takes_pieces(const msgl_index_blocks_call *c)
-{
-    return c->dtype != MSGL_F32 && c->dim % 8 == 0 && c->ld_q % 2 == 0 && aligned16(c->pool) &&
-           (uintptr_t)c->q % 4 == 0;
 }
 
 extern "C" void msgl__cuda_index_choose_blocks(msgl_exec *x, const msgl_index_blocks_call *c)
@@ -345,12 +327,10 @@ extern "C" void msgl__cuda_index_choose_blocks(msgl_exec *x, const msgl_index_bl
     const int32_t blocks = all < c->max_blocks ? all : c->max_blocks;
     blocks_args a = {*c, *c->seqs, msgl__paging_of(c->page_size), 1, 1};
     if (blocks > c->top_k) {
-        if (!takes_pieces(c)) {
-            MSGL_BY_DTYPE(x->act, score_plain, x, &a, blocks);
-        } else if (x->act == MSGL_BF16) {
-            score_half<__nv_bfloat16>(x, &a, blocks);
+        if (msgl__index_takes_pieces(c->dtype, c->dim, c->pool, c->q, c->ld_q)) {
+            MSGL_BY_INDEX_DIM(x->act, c->dim, score, x, &a, blocks);
         } else {
-            score_half<__half>(x, &a, blocks);
+            MSGL_BY_DTYPE(x->act, score_plain, x, &a, blocks);
         }
     }
     MSGL_CUDA_TRY(x, msgl__launch(pick_kernel, dim3((unsigned)c->tokens, (unsigned)c->heads),

@@ -174,11 +174,6 @@ static __device__ __forceinline__ uint32_t *orders_of(const msgl_index_blocks_ca
     return (uint32_t *)c.scores + (size_t)(token - c.first) * (size_t)c.max_blocks;
 }
 
-static __device__ __forceinline__ uint32_t order_of(float score)
-{
-    return score != score ? 0u : msgl_order_of(score);
-}
-
 // Queries [head0, head0 + per_token) of a warp's tokens, from `token` on, as operands; zeros where
 // there are none. has: of the lane's rows.
 template <typename T, int DIM>
@@ -241,7 +236,7 @@ static __device__ __forceinline__ void score_tile(const means_args &a, const mea
             const int32_t seen = (run.keys + (owner - run.first)) / c.size;
             if (row % a.per_token != 0 || owner >= run.end || block >= seen) continue;
             const float rest = i < 2 && a.per_token == ROWS ? sums[n][i + 2] : 0.f;
-            orders_of(c, owner)[block] = order_of(sums[n][i] + rest);
+            orders_of(c, owner)[block] = msgl__score_order(sums[n][i] + rest);
         }
     }
 }
@@ -304,7 +299,7 @@ __launch_bounds__(PLAIN_THREADS) void plain_kernel(const __grid_constant__ means
         for (int32_t d = 0; d < c.dim; d++) dot = fmaf(to_f32(q[d]), to_f32(k[d]), dot);
         sum += msgl__positive(dot);
     }
-    orders_of(c, token)[block] = order_of(sum);
+    orders_of(c, token)[block] = msgl__score_order(sum);
 }
 
 // --- the best of them ----------------------------------------------------------------------------
@@ -396,30 +391,12 @@ template <typename T, int DIM> static void score(msgl_exec *x, means_args *a, in
     }
 }
 
-template <typename T> static void score_half(msgl_exec *x, means_args *a, int32_t blocks)
-{
-    if (a->c.dim <= 64) {
-        score<T, 64>(x, a, blocks);
-    } else if (a->c.dim <= 128) {
-        score<T, 128>(x, a, blocks);
-    } else {
-        score<T, 256>(x, a, blocks);
-    }
-}
-
 template <typename T> static void score_plain(msgl_exec *x, const means_args *a, int32_t blocks)
 {
     const dim3 grid((unsigned)((blocks + PLAIN_THREADS - 1) / PLAIN_THREADS),
                     (unsigned)a->c.tokens);
     MSGL_CUDA_TRY(
         x, msgl__launch(plain_kernel<T>, grid, dim3(PLAIN_THREADS), 0, msgl__cuda_stream(x), *a));
-}
-
-// Whether keys are pieces of 16 bytes, and pairs of a query's elements of 4.
-static bool takes_pieces(const msgl_index_blocks_call *c)
-{
-    return c->dtype != MSGL_F32 && c->dim % 8 == 0 && c->ld_q % 2 == 0 && aligned16(c->pool) &&
-           (uintptr_t)c->q % 4 == 0;
 }
 
 extern "C" void msgl__cuda_index_choose_means(msgl_exec *x, const msgl_index_blocks_call *c)
@@ -433,12 +410,10 @@ extern "C" void msgl__cuda_index_choose_means(msgl_exec *x, const msgl_index_blo
     const int32_t blocks = all < c->max_blocks ? all : c->max_blocks;
     means_args a = {*c, *c->seqs, msgl__paging_of(c->page_size), 1, 1};
     if (blocks > c->top_k) {
-        if (!takes_pieces(c)) {
-            MSGL_BY_DTYPE(x->act, score_plain, x, &a, blocks);
-        } else if (x->act == MSGL_BF16) {
-            score_half<__nv_bfloat16>(x, &a, blocks);
+        if (msgl__index_takes_pieces(c->dtype, c->dim, c->pool, c->q, c->ld_q)) {
+            MSGL_BY_INDEX_DIM(x->act, c->dim, score, x, &a, blocks);
         } else {
-            score_half<__half>(x, &a, blocks);
+            MSGL_BY_DTYPE(x->act, score_plain, x, &a, blocks);
         }
     }
     MSGL_CUDA_TRY(x, msgl__launch(pick_kernel, dim3((unsigned)c->tokens), dim3(PICK_WARPS * 32), 0,

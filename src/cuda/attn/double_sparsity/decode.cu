@@ -11,6 +11,7 @@
 #include "cuda/attn/page_row.cuh"
 #include "cuda/attn/triton/stages.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/ops/ordered.cuh"
 #include "cuda/ptx/global.cuh"
 
 enum {
@@ -167,7 +168,7 @@ static __device__ __forceinline__ void score_keys(const msgl_sparse_call &c, con
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int32_t row = lane % 4 * 2 + i % 2, key = key0 + lane / 4 + i / 2 * 8;
-            if (row < b.rows) orders[row * pitch + key] = msgl_order_of(s[i / 4][i % 4]);
+            if (row < b.rows) orders[row * pitch + key] = ordered(s[i / 4][i % 4]);
         }
     }
 }

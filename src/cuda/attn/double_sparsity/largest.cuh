@@ -16,15 +16,8 @@ enum {
     MSGL_COUNTS = MSGL_DIGITS * MSGL_BINS, // of a row
 };
 
-// A number whose order is the score's, -0 and 0 being equal.
-static __device__ __forceinline__ uint32_t msgl_order_of(float score)
-{
-    const uint32_t bits = __float_as_uint(score + 0.f);
-    return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-}
-
 typedef struct msgl_row {
-    const uint32_t *orders;
+    const uint32_t *orders;   // of the scores (cuda/ops/ordered.cuh)
     int32_t len, warp, warps; // this warp's number, and how many the row has
 } msgl_row;
 
