@@ -27,7 +27,7 @@ typedef enum msgl_activation {
     MSGL_SILU,
     MSGL_GELU_TANH,
     MSGL_SWIGLU_CLAMPED,
-    MSGL_GELU_ERF, // x Phi(x) by erf (ModernBERT); of experts on CPUs only
+    MSGL_GELU_ERF, // x Phi(x) by erf (ModernBERT)
     // min(x, 10) sigmoid(min(x, 10)) times up in [-10, 10] (DeepSeek-V4).
     MSGL_SILU_CLAMPED,
     MSGL_ACTIVATIONS,

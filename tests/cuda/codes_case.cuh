@@ -11,6 +11,7 @@
 #include "cuda/gemm/codes_row.h"
 #include "cuda/gemm/expand.h"
 #include "cuda/gemm/gemm.h"
+#include "tests/cuda/gate_case.cuh"
 #include "tests/cuda/ops_check.cuh"
 #include "tests/utils/code_forms.h"
 #include "tests/utils/rounded.h"
@@ -186,11 +187,6 @@ static inline void poison(void *p, size_t bytes)
 static inline void round_row(const msgl_wformat *format, float *v, int n)
 {
     format->blocks == &msgl__int8_blocks ? round_to_int8(v, n) : round_to_q4(v, n);
-}
-
-static inline double silu_of(double v)
-{
-    return v / (1 + exp(-v));
 }
 
 #endif

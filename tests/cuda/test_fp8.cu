@@ -125,16 +125,6 @@ static void compare_rows(family *f, const coded_rows &got, const std::vector<dou
     }
 }
 
-static double gate_of(msgl_activation a, double g, double u)
-{
-    if (a == MSGL_SILU) return silu_of(g) * u;
-    if (a == MSGL_GELU_TANH) {
-        return g / 2 * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
-    }
-    g = fmin(g, 7);
-    return g / (1 + exp(-1.702 * g)) * (fmin(fmax(u, -7), 7) + 1);
-}
-
 static void check_quantise(gpu *g, family *f, msgl_dtype act, int m, int k, int how, uint64_t *seed)
 {
     const bool gated = how % 4 >= 2, norm = how % 4 == 1, by_row = how >= 4;

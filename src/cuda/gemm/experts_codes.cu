@@ -446,6 +446,6 @@ bool msgl__cuda_experts_codes(msgl_exec *x, const msgl_experts_call *c)
     g.up.bias = c->gate_up_bias;
     g.down.bias = c->down_bias;
     const uintptr_t bits = (uintptr_t)g.in | (uintptr_t)g.act;
-    if (c->shared_up != NULL || c->activation == MSGL_GELU_TANH || bits % 16 != 0) return false;
+    if (c->shared_up != NULL || is_gelu(c->activation) || bits % 16 != 0) return false;
     return x->act == MSGL_F16 ? launch_form<__half>(x, g) : launch_form<__nv_bfloat16>(x, g);
 }

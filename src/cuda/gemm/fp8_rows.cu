@@ -70,15 +70,6 @@ static __device__ __forceinline__ void load_piece(const T *row, int piece, bool 
     order_piece(there ? __ldcg((const uint4 *)row + piece) : make_uint4(0, 0, 0, 0), v, T());
 }
 
-static __device__ __forceinline__ float gate_by(msgl_activation f, float gate, float up)
-{
-    return f == MSGL_SILU           ? gated<MSGL_SILU>(gate, up)
-           : f == MSGL_GELU_TANH    ? gated<MSGL_GELU_TANH>(gate, up)
-           : f == MSGL_GELU_ERF     ? gated<MSGL_GELU_ERF>(gate, up)
-           : f == MSGL_SILU_CLAMPED ? gated<MSGL_SILU_CLAMPED>(gate, up)
-                                    : gated<MSGL_SWIGLU_CLAMPED>(gate, up);
-}
-
 // A piece's codes; by: what its values are multiplied by.
 static __device__ __forceinline__ void store_piece(const quantise_args &a, int row, int piece,
                                                    const float v[4][2], float by)
@@ -148,7 +139,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise_kernel(const qua
         load_piece(in + a.k, piece, there, up);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            v[i][j / 2][j % 2] = gate_by(a.activation, v[i][j / 2][j % 2], up[j / 2][j % 2]);
+            v[i][j / 2][j % 2] = gated_by(a.activation, v[i][j / 2][j % 2], up[j / 2][j % 2]);
         }
     }
     if (a.norm != NULL) {
@@ -216,7 +207,7 @@ static __global__ void __launch_bounds__(FLAT_THREADS)
             order_piece(up[i], u, T());
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                v[j / 2][j % 2] = gate_by(a.activation, v[j / 2][j % 2], u[j / 2][j % 2]);
+                v[j / 2][j % 2] = gated_by(a.activation, v[j / 2][j % 2], u[j / 2][j % 2]);
             }
         }
         const float scale = fp8_scale(of_group(v), &by);

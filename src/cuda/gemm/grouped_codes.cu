@@ -567,7 +567,7 @@ bool msgl__cuda_grouped_codes(msgl_exec *x, const msgl_grouped_call *c)
     coded_args a = {};
     if (x->act == MSGL_F32 || msgl__cuda_device(x)->deterministic ||
         c->num_experts > MSGL_MOST_EXPERTS || c->rows / c->num_experts > MOST_AVERAGE ||
-        (c->gated && (c->activation == MSGL_GELU_TANH || c->experts[0].n % 32 != 0)) ||
+        (c->gated && (is_gelu(c->activation) || c->experts[0].n % 32 != 0)) ||
         ((uintptr_t)c->in | c->ld_in * 2) % 16 != 0 ||
         !msgl__codes_matrix_of(c->experts, c->num_experts, &a.m)) {
         return false;

@@ -194,7 +194,7 @@ void msgl__cuda_lora_members(msgl_exec *x, const msgl_lora_members_call *c)
 // --- the gate behind it -------------------------------------------------------------------------
 
 // A block per place.
-template <typename T, int F>
+template <int F, typename T>
 static __global__ void __launch_bounds__(THREADS)
     gate_members(const __grid_constant__ msgl_lora_members_call g)
 {
@@ -212,11 +212,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T>
 static void launch_gate(msgl_exec *x, const msgl_lora_members_call &g, msgl_activation f)
 {
-    const auto kernel = f == MSGL_SILU           ? gate_members<T, MSGL_SILU>
-                        : f == MSGL_GELU_TANH    ? gate_members<T, MSGL_GELU_TANH>
-                        : f == MSGL_GELU_ERF     ? gate_members<T, MSGL_GELU_ERF>
-                        : f == MSGL_SILU_CLAMPED ? gate_members<T, MSGL_SILU_CLAMPED>
-                                                 : gate_members<T, MSGL_SWIGLU_CLAMPED>;
+    const auto kernel = MSGL_OF_GATE(f, gate_members, T);
     MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)g.places), dim3(THREADS), 0,
                                   msgl__cuda_stream(x), g));
 }

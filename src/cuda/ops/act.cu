@@ -12,36 +12,23 @@
 
 #define MAX_GRID_Y 65535
 
-template <typename T, int F>
+// N elements a thread.
+template <int F, typename T, int N>
 static __global__ void gate_kernel(const T *gate_up, T *out, int rows, int dim)
 {
     msgl__pdl_trigger();
-    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x) * N;
     msgl__pdl_wait();
     if (at >= dim) return;
     for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
         const T *gate = gate_up + (size_t)r * 2 * (size_t)dim + at;
         T *dst = out + (size_t)r * (size_t)dim + at;
-        float g[8], u[8];
-        load8(gate, g);
-        load8(gate + dim, u);
+        float g[N], u[N];
+        load_n<N>(gate, g);
+        load_n<N>(gate + dim, u);
 #pragma unroll
-        for (int j = 0; j < 8; j++) g[j] = gated<F>(g[j], u[j]);
-        store8(dst, g);
-    }
-}
-
-template <typename T, int F>
-static __global__ void gate_any_kernel(const T *gate_up, T *out, int rows, int dim)
-{
-    msgl__pdl_trigger();
-    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    msgl__pdl_wait();
-    if (at >= dim) return;
-    for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
-        const T *gate = gate_up + (size_t)r * 2 * (size_t)dim + at;
-        out[(size_t)r * (size_t)dim + at] =
-            from_f32<T>(gated<F>(to_f32(gate[0]), to_f32(gate[dim])));
+        for (int j = 0; j < N; j++) g[j] = gated<F>(g[j], u[j]);
+        store_n<N>(dst, g);
     }
 }
 
@@ -56,16 +43,8 @@ static void gate_typed(msgl_exec *x, msgl_activation f, const void *gate_up, voi
             ? 64
             : 128;
     const dim3 grid((items + threads - 1) / threads, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
-    void (*const kernel)(const T *, T *, int, int) =
-        f == MSGL_SILU ? (vector ? gate_kernel<T, MSGL_SILU> : gate_any_kernel<T, MSGL_SILU>)
-        : f == MSGL_GELU_TANH
-            ? (vector ? gate_kernel<T, MSGL_GELU_TANH> : gate_any_kernel<T, MSGL_GELU_TANH>)
-        : f == MSGL_GELU_ERF
-            ? (vector ? gate_kernel<T, MSGL_GELU_ERF> : gate_any_kernel<T, MSGL_GELU_ERF>)
-        : f == MSGL_SILU_CLAMPED
-            ? (vector ? gate_kernel<T, MSGL_SILU_CLAMPED> : gate_any_kernel<T, MSGL_SILU_CLAMPED>)
-            : (vector ? gate_kernel<T, MSGL_SWIGLU_CLAMPED>
-                      : gate_any_kernel<T, MSGL_SWIGLU_CLAMPED>);
+    const auto kernel =
+        vector ? MSGL_OF_GATE(f, gate_kernel, T, 8) : MSGL_OF_GATE(f, gate_kernel, T, 1);
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(threads), 0, msgl__cuda_stream(x),
                                   (const T *)gate_up, (T *)out, rows, dim));
 }
@@ -76,7 +55,7 @@ extern "C" void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gat
     if (rows > 0) MSGL_BY_DTYPE(x->act, gate_typed, x, f, gate_up, out, rows, dim);
 }
 
-template <typename T, int F>
+template <int F, typename T>
 static __global__ void gate_by_kernel(const T *by, size_t ld_by, T *p, int rows, int dim)
 {
     msgl__pdl_trigger();
@@ -95,12 +74,7 @@ static void gate_by_typed(msgl_exec *x, msgl_activation f, const void *by, size_
 {
     enum { THREADS = 128 };
     const dim3 grid((dim + THREADS - 1) / THREADS, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
-    void (*const kernel)(const T *, size_t, T *, int, int) =
-        f == MSGL_SILU           ? gate_by_kernel<T, MSGL_SILU>
-        : f == MSGL_GELU_TANH    ? gate_by_kernel<T, MSGL_GELU_TANH>
-        : f == MSGL_GELU_ERF     ? gate_by_kernel<T, MSGL_GELU_ERF>
-        : f == MSGL_SILU_CLAMPED ? gate_by_kernel<T, MSGL_SILU_CLAMPED>
-                                 : gate_by_kernel<T, MSGL_SWIGLU_CLAMPED>;
+    const auto kernel = MSGL_OF_GATE(f, gate_by_kernel, T);
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(THREADS), 0, msgl__cuda_stream(x),
                                   (const T *)by, ld_by, (T *)p, rows, dim));
 }
@@ -135,15 +109,11 @@ static __global__ void apply_kernel(const float *params, T *p, size_t n)
     msgl__pdl_wait();
     const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (at >= n) return;
-    if (N == 1) {
-        p[at] = from_f32<T>(pointwise<F>(to_f32(p[at]), xielu));
-    } else {
-        float v[8];
-        load8(p + at, v);
+    float v[N];
+    load_n<N>(p + at, v);
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = pointwise<F>(v[j], xielu);
-        store8(p + at, v);
-    }
+    for (int j = 0; j < N; j++) v[j] = pointwise<F>(v[j], xielu);
+    store_n<N>(p + at, v);
 }
 
 template <typename T, int N>
@@ -188,16 +158,12 @@ static __global__ void times_sigmoid_kernel(const T *gate, size_t ld_gate, T *p,
     for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
         const T *by = gate + (size_t)r * ld_gate + at;
         T *v = p + (size_t)r * (size_t)dim + at;
-        if (N == 1) {
-            *v = from_f32<T>(sigmoid_of(to_f32(*v), to_f32(*by)));
-        } else {
-            float g[8], x[8];
-            load8(by, g);
-            load8(v, x);
+        float g[N], x[N];
+        load_n<N>(by, g);
+        load_n<N>(v, x);
 #pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = sigmoid_of(x[j], g[j]);
-            store8(v, x);
-        }
+        for (int j = 0; j < N; j++) x[j] = sigmoid_of(x[j], g[j]);
+        store_n<N>(v, x);
     }
 }
 
@@ -260,7 +226,7 @@ typedef struct experts_args {
 } experts_args;
 
 // F: the gate's function, or -1 for the bias alone.
-template <typename T, int F> static __global__ void experts_kernel(const experts_args a)
+template <int F, typename T> static __global__ void experts_kernel(const experts_args a)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
@@ -273,7 +239,7 @@ template <typename T, int F> static __global__ void experts_kernel(const experts
     const int half = a.n / 2, columns = F < 0 ? a.n : half;
     for (int i = (int)threadIdx.x; i < columns; i += (int)blockDim.x) {
         float v = to_f32(in[i]) + (bias != NULL ? bias[i] : 0.f);
-        if (F >= 0) {
+        if constexpr (F >= 0) {
             const float u = to_f32(in[half + i]) + (bias != NULL ? bias[half + i] : 0.f);
             v = gated<F>(v, u);
         }
@@ -283,12 +249,7 @@ template <typename T, int F> static __global__ void experts_kernel(const experts
 
 template <typename T> static void finish_typed(msgl_exec *x, int f, const experts_args &a, int rows)
 {
-    void (*const kernel)(experts_args) = f < 0                 ? experts_kernel<T, -1>
-                                         : f == MSGL_SILU      ? experts_kernel<T, MSGL_SILU>
-                                         : f == MSGL_GELU_TANH ? experts_kernel<T, MSGL_GELU_TANH>
-                                         : f == MSGL_SILU_CLAMPED
-                                             ? experts_kernel<T, MSGL_SILU_CLAMPED>
-                                             : experts_kernel<T, MSGL_SWIGLU_CLAMPED>;
+    const auto kernel = f < 0 ? experts_kernel<-1, T> : MSGL_OF_GATE(f, experts_kernel, T);
     MSGL_CUDA_TRY(
         x, msgl__launch(kernel, dim3((unsigned)rows), dim3(256), 0, msgl__cuda_stream(x), a));
 }
@@ -306,10 +267,6 @@ extern "C" void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call 
     a.ld_product = ld_product;
     a.out = c->out;
     a.ld_out = c->ld_out;
-    if (c->gated && c->activation == MSGL_GELU_ERF) {
-        x->status = MSGL_EUNSUPPORTED; // no model has it
-        return;
-    }
     MSGL_BY_DTYPE(x->act, finish_typed, x, c->gated ? (int)c->activation : -1, a, c->rows);
 }
 
