@@ -452,9 +452,11 @@ int main(int argc, char **argv)
         check(&e, &shapes, (msgl_dtype)(i % 3), random_shape(o.quick, &seed), &seed);
     }
     for (int act = 0; act < 3; act++) {
-        // What Qwen3-14B's q, k and v are on a rank of four, and rank 256.
+        // What Qwen3-14B's q, k and v are on a rank of four, its down, its gate and up, and rank 256.
         if (!o.quick) {
             check(&e, &shapes, (msgl_dtype)act, {1792, 5120, 16, 3, 16, 64, 8, true}, &seed);
+            check(&e, &shapes, (msgl_dtype)act, {5120, 17408, 16, 1, 16, 64, 8}, &seed);
+            check(&e, &shapes, (msgl_dtype)act, {34816, 5120, 16, 2, 16, 64, 8, true}, &seed);
             check(&e, &shapes, (msgl_dtype)act, {5120, 4352, 3, 1, 256, 700, 64}, &seed);
         }
         check_same_bits(&e, &bits, (msgl_dtype)act, act == 0 || !o.quick, &seed);
