@@ -452,7 +452,7 @@ int main(int argc, char **argv)
         check(&e, &shapes, (msgl_dtype)(i % 3), random_shape(o.quick, &seed), &seed);
     }
     for (int act = 0; act < 3; act++) {
-        // What Qwen3-14B's q, k and v are on a rank of four, its down, its gate and up, and rank 256.
+        // What Qwen3-14B's q, k and v are on a rank of four; its down, gate and up; and rank 256.
         if (!o.quick) {
             check(&e, &shapes, (msgl_dtype)act, {1792, 5120, 16, 3, 16, 64, 8, true}, &seed);
             check(&e, &shapes, (msgl_dtype)act, {5120, 17408, 16, 1, 16, 64, 8}, &seed);

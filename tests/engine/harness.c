@@ -58,7 +58,7 @@ msgl_options harness_config_for(const char *dir, const char *dtype, const harnes
     if (target->ranks > 0) c.tp_size = target->ranks;
     c.ep_size = target->expert_ranks;
     c.disable_custom_all_reduce = target->no_peers;
-    // Windows of 8 tokens get 7 of 128 of them: 2,240, of which 32 requests of 65 tokens have 2,080.
+    // Windows of 8 tokens get 7 of 128 of them: 2,240; 32 requests of 65 tokens have 2,080.
     c.num_pages = 40960 / c.page_size + 1;
     c.cpu_level = target->level;
     if (target->weights != NULL) c.weight_dtype = target->weights;
@@ -160,7 +160,10 @@ static void check_slots(const harness *h, const msgl_batch *b)
             const msgl_page_table *table = &msgl__engine_page_tables(h->e)[s];
             for (int32_t t = r->cached_len; t < r->device_len; t++) {
                 const int32_t slot = msgl__page_table_slot(table, r->table_idx, t);
-                if (taken[slot]) fail_msg("span %d of %d pages: slot %d is two tokens'", s, (int)c->spans[s].num_units, slot);
+                if (taken[slot]) {
+                    fail_msg("span %d of %d pages: slot %d is two tokens'", s,
+                             c->spans[s].num_units, slot);
+                }
                 taken[slot] = true;
             }
         }
