@@ -167,14 +167,20 @@ static int64_t pages_alone(const msgl_memory_plan *p, const sizes *s, int32_t sp
 }
 
 // Pages of a window span beside `pages` of span 0: as many as as many requests of usual length
-// have, enough for one alone, and no more than all requests with a full step can have.
+// have, enough for one alone and a quarter of a chunk more, and no more than all requests with a
+// full step can have. A quarter: else no prompt of whole chunks could begin while others answer. Of
+// a window of 8 tokens one alone with chunks of 8,192 has 8,200 pages of a token, and who
+// answers 9.
 static int64_t window_span(const msgl_memory_plan *p, const sizes *s, int32_t span, int64_t pages)
 {
     const int32_t size = p->cache.page_size;
     const int64_t steady = msgl__window_pages(p->cache.spans[span].window, size) + 2;
     const int64_t most = p->max_running * (steady < s->longest ? steady : s->longest) +
                          msgl__ceil_div(p->max_step_tokens, size);
-    const int64_t alone = pages_alone(p, s, span), least = pages < alone ? pages : alone;
+    const int64_t chunk = msgl__ceil_div(p->max_prefill_tokens, size);
+    const int64_t others = (chunk < s->longest ? chunk : s->longest) / 4;
+    const int64_t enough = pages_alone(p, s, span) + others;
+    const int64_t least = pages < enough ? pages : enough;
     int64_t n = (pages * s->usual[span] + s->usual[0] - 1) / s->usual[0];
     if (n < least) n = least;
     return n < most ? n : most;

@@ -274,21 +274,23 @@ static void test_windows(void **state)
     p.specs.all[1].window = 3000;
     p.cache.spans[0].num_units = 750;
     assert_int_equal(plan(&p, NULL), 0);
-    assert_int_equal(pages_of(&p, 1), 188 + 27); // but one request alone has its 413 new tokens
+    // But one request alone has its 413 new tokens, and there is a quarter of them more.
+    assert_int_equal(pages_of(&p, 1), 188 + 27 + 26 / 4);
     p.max_prefill_tokens = 1;
     assert_int_equal(plan(&p, NULL), 0);
     assert_int_equal(pages_of(&p, 1), 190);
 }
 
-// One request alone always fits: the pages of its window and of a chunk.
+// One request alone always fits, the pages of its window and of a chunk, with a quarter of a chunk
+// for others.
 static void test_window_floor(void **state)
 {
     (void)state;
     msgl_memory_plan p = wanted_windows();
     p.cache.spans[0].num_units = 200;
     assert_int_equal(plan(&p, NULL), 0);
-    assert_int_equal(pages_of(&p, 1), 64 + 26 + 1); // 1,023 tokens, 413 tokens, begun ones
-    p.cache.spans[0].num_units = 70;                // a request is no longer than span 0
+    assert_int_equal(pages_of(&p, 1), 64 + 26 + 1 + 26 / 4); // 1,023 and 413 tokens, begun ones
+    p.cache.spans[0].num_units = 70;                         // a request is no longer than span 0
     assert_int_equal(plan(&p, NULL), 0);
     assert_int_equal(pages_of(&p, 1), 70);
     p = wanted_windows(); // and by a budget, which decides how long requests can be
@@ -296,8 +298,26 @@ static void test_window_floor(void **state)
     p.max_running = 1;
     assert_int_equal(plan(&p, NULL), 0);
     assert_in_range(pages_of(&p, 0), 92, 256);
-    assert_int_equal(pages_of(&p, 1), 91);
+    assert_int_equal(pages_of(&p, 1), 91 + 26 / 4);
     assert_true(p.kv_bytes <= budget_of(&p) && p.kv_bytes + 65536 > budget_of(&p));
+}
+
+// A prompt of whole chunks begins beside those that answer, however small their windows are: with 9
+// pages each they have room behind the 8,200 of such a chunk, which are more than their share.
+static void test_chunk_beside_answers(void **state)
+{
+    (void)state;
+    enum { WINDOW = 8, CHUNK = 8192, ANSWERS = 200 };
+    msgl_memory_plan p = wanted_windows();
+    p.available = 1000 * 1000 * MIB;
+    p.specs.all[1].window = WINDOW;
+    p.cache.page_size = 1;
+    p.cache.spans[0].num_units = 1 << 18;
+    p.max_prefill_tokens = CHUNK;
+    p.max_step_tokens = CHUNK + 256;
+    p.max_running = 256;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_true(pages_of(&p, 1) >= CHUNK + WINDOW + ANSWERS * (WINDOW + 1));
 }
 
 // What windows cannot use goes to span 0.
@@ -610,14 +630,15 @@ static void test_without_proc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adds_up),       cmocka_unit_test(test_ratio),
-        cmocka_unit_test(test_proportion),    cmocka_unit_test(test_mem_fractions),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_window_floor),  cmocka_unit_test(test_window_ceiling),
-        cmocka_unit_test(test_windows_only),  cmocka_unit_test(test_states),
-        cmocka_unit_test(test_draft_states),  cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_address_space), cmocka_unit_test(test_without_proc),
-        cmocka_unit_test(test_cgroup),        cmocka_unit_test(test_units_given),
+        cmocka_unit_test(test_adds_up),        cmocka_unit_test(test_ratio),
+        cmocka_unit_test(test_proportion),     cmocka_unit_test(test_mem_fractions),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_window_floor),   cmocka_unit_test(test_chunk_beside_answers),
+        cmocka_unit_test(test_window_ceiling), cmocka_unit_test(test_windows_only),
+        cmocka_unit_test(test_states),         cmocka_unit_test(test_draft_states),
+        cmocka_unit_test(test_lines),          cmocka_unit_test(test_address_space),
+        cmocka_unit_test(test_without_proc),   cmocka_unit_test(test_cgroup),
+        cmocka_unit_test(test_units_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,7 +87,7 @@ static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len
             rc =
                 msgl__err_set(err, MSGL_ELIMIT,
                               "%d requests of %d tokens never answer at the same time: there is no "
-                              "room for them all, or --steps is too small",
+                              "room for them all (--num-pages), or --steps is too small",
                               batch, prompt_len + before + steps + 1);
         }
     }
