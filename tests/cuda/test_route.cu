@@ -6,6 +6,11 @@
 
 #include "tests/cuda/router_case.cuh"
 
+// Of all cases: of three rows of one case with ties two may be so near that either choice is right.
+static struct {
+    long rows, unclear;
+} tested;
+
 // Every second expert and every second group is the one before it again.
 static void repeat(float *values, int experts, int num_groups)
 {
@@ -55,7 +60,8 @@ static void check_route(bench_exec *e, family *f, int rows, int experts, int top
                         "weight");
         }
     }
-    expect(f, 2 * unclear < rows, "most rows are clear");
+    tested.rows += rows;
+    tested.unclear += unclear;
     free(got), array_free(&l), array_free(&w), array_free(&ids), array_free(&correction);
 }
 
@@ -89,7 +95,8 @@ static void check_mix(bench_exec *e, family *f, int rows, int experts, float awa
             expect_near(f, w.host[r * 2 + c], want[c], want[c] * 3e-6, "weight");
         }
     }
-    expect(f, 2 * unclear < rows, "most rows are clear");
+    tested.rows += rows;
+    tested.unclear += unclear;
     free(got), array_free(&l), array_free(&w), array_free(&ids);
 }
 
@@ -171,6 +178,7 @@ int main(int argc, char **argv)
         check_route(&e, &route, 16384, 128, 8, 0, 0, NORMED, false, &seed);
         check_route(&e, &route, 16384, 256, 8, 8, 4, KINDS - 1, false, &seed);
     }
+    expect(&route, 10 * tested.unclear < tested.rows, "nine of ten rows are clear");
     const int failed = family_end(&route);
     return family_end(&table) | failed;
 }
