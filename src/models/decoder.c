@@ -344,9 +344,10 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
         angles += msgl__activation_bytes(t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
     const size_t embeds = c->decoder.shared_blocks.num > 0 ? 2 * t : 0;
+    const size_t streams = msgl__streams_bytes(m, max_tokens, max_rows);
     return angles + msgl__activation_bytes(embeds, h, act) + msgl__activation_bytes(t, h, act) +
            msgl__activation_bytes(t, mixed, act) + msgl__activation_bytes(r, mixed, act) +
-           msgl__activation_bytes(r, h, act) + msgl__streams_bytes(m, max_tokens, max_rows) +
+           (streams > 0 ? streams : msgl__activation_bytes(r, h, act)) +
            (norms_apart(&c->decoder) ? msgl__activation_bytes(t, h, act) : 0) +
            norm_stats_bytes(c, m->target.kernels, act, max_tokens) + layers +
            msgl__per_layer_bytes(&decoder->per_layer, act, max_tokens) +
@@ -368,13 +369,13 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     b->normed = norms_apart(&c->decoder) ? msgl__activation(f, t, h) : NULL;
     b->mixed = msgl__activation(f, t, mixed);
     b->rows_mixed = msgl__activation(f, (size_t)num_rows, mixed);
-    b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
     b->rows_per_layer = msgl__activation(f, (size_t)num_rows, msgl__per_layer_width(table));
     if (c->decoder.latent.index.top_k > 0) {
         f->chosen_slots = msgl__take_rows(f, t, (size_t)c->decoder.latent.index.top_k, MSGL_F32);
         f->chosen_counts = msgl__take_rows(f, t, 1, MSGL_F32);
     }
     b->streams = msgl__streams_take(m, f, num_rows);
+    b->rows_residual = b->streams.all == NULL ? msgl__activation(f, (size_t)num_rows, h) : NULL;
     b->rows_ids = NULL;
     if (c->decoder.names.table != NULL) {
         b->rows_ids = msgl__take_rows(f, (size_t)num_rows, 1, MSGL_F32);
