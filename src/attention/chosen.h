@@ -26,8 +26,8 @@ int msgl__chosen_select(const msgl_attn_needs *needs, const msgl_attn_desc **out
 // msgl_index_blocks_call). top_k 0: nothing, as no layer of the group chooses; keys have no scores.
 typedef struct msgl_attn_choosing {
     int32_t top_k, block_size, local_blocks;
-    // Of single keys, those of so many positions are one that has a score: the least `every` of the
-    // group's calls of choose. 0 or 1: each key has one.
+    // Single keys stand for so many positions each, the least of the group's calls of choose: with
+    // 4 a request of 10 tokens has 2 keys to choose from. 0 or 1: for one.
     int32_t every;
     // Not 0: blocks are chosen by the means of their keys with so many index queries, for all heads
     // alike (choose_means of kernel/index.h).
