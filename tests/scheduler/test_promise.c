@@ -75,14 +75,14 @@ static void test_answers_that_grow(void **state)
     harness_free(&h);
 }
 
-static void open_windows(harness *h, int32_t pages)
+static void open_windows(harness *h, int32_t window, int32_t pages)
 {
     harness_init(h, (harness_options){.max_running = ROWS,
                                       .max_seq_len = 256,
                                       .max_prefill_tokens = 128,
                                       .num_pages = 5000,
                                       .page_size = 1,
-                                      .window = 40,
+                                      .window = window,
                                       .window_pages = pages,
                                       .vocab_size = 16,
                                       .cache_type = MSGL_CACHE_NAIVE,
@@ -109,7 +109,7 @@ static void test_windows(void **state)
 {
     (void)state;
     harness h;
-    open_windows(&h, 200);
+    open_windows(&h, 40, 200);
     for (uint64_t i = 0; i < 10; i++) harness_add_simple(&h, i, 100, 30, i);
     harness_step(&h);
     assert_int_equal(harness_stats(&h).running, 2);
@@ -123,7 +123,7 @@ static void test_prompts_of_a_window(void **state)
 {
     (void)state;
     harness h;
-    open_windows(&h, 3 * 42);
+    open_windows(&h, 40, 3 * 42);
     for (uint64_t i = 0; i < 10; i++) harness_add_simple(&h, i, 40, 100, i);
     harness_step(&h);
     assert_int_equal(harness_stats(&h).running, 3);
@@ -162,7 +162,7 @@ static void test_windows_to_come(void **state)
 {
     (void)state;
     harness h;
-    open_windows(&h, 100);
+    open_windows(&h, 40, 100);
     for (uint64_t i = 0; i < 10; i++) harness_add_simple(&h, i, 5, 100, i);
     harness_step(&h);
     assert_int_equal(harness_stats(&h).running, 2);
@@ -170,6 +170,31 @@ static void test_windows_to_come(void **state)
     assert_int_equal(harness_stats(&h).requests_retracted, 0);
     assert_int_equal(harness_stats(&h).requests_done, 10);
     harness_free(&h);
+}
+
+// What the plan leaves a window beside one request alone (window_span of engine/plan.c) lets a
+// prompt of whole chunks begin while others answer. A window of 8 and chunks of 128: with the pages
+// of one alone it waits for the only answer, with a quarter of a chunk more for none of three.
+static void test_chunk_beside_answers(void **state)
+{
+    (void)state;
+    enum { CHUNK = 128, ANSWERS = 3 };
+    const int32_t alone = msgl__window_pages_most(8, CHUNK, 1);
+    for (int32_t more = 0; more <= CHUNK / 4; more += CHUNK / 4) {
+        const uint64_t answers = more > 0 ? ANSWERS : 1;
+        harness h;
+        open_windows(&h, 8, alone + more);
+        for (uint64_t i = 0; i < answers; i++) harness_add_simple(&h, i, 5, 100, i);
+        for (int i = 0; i < 5; i++) harness_step(&h);
+        assert_int_equal(harness_stats(&h).running, answers);
+        harness_add_simple(&h, answers, 2 * CHUNK - 60, 10, answers);
+        for (int i = 0; i < 5; i++) harness_step(&h);
+        assert_int_equal(harness_stats(&h).running, answers + (more > 0));
+        harness_run(&h, 2000);
+        assert_int_equal(harness_stats(&h).requests_retracted, 0);
+        assert_int_equal(harness_stats(&h).requests_done, answers + 1);
+        harness_free(&h);
+    }
 }
 
 int main(void)
@@ -181,6 +206,7 @@ int main(void)
         cmocka_unit_test(test_answers_that_grow),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_prompts_of_a_window),
+        cmocka_unit_test(test_chunk_beside_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
